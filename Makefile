@@ -1,0 +1,33 @@
+# `make demo` and `make test` each do all the set-up on a machine with Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test lint clean
+
+help:
+	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
+	@echo "make test   lint and run all tests"
+	@echo "make lint   ruff and mypy"
+	@echo "make clean  remove the virtual environment and caches"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neurocoder needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python -m neurocoder.lab.demo
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

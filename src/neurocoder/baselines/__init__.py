@@ -1,0 +1,7 @@
+"""The paper's rivals behind the same interface."""
+
+from .hyper import HyperLinear
+from .mixture import MixtureLinear
+from .stored_program import StoredProgramLinear
+
+__all__ = ["HyperLinear", "MixtureLinear", "StoredProgramLinear"]

@@ -1,0 +1,194 @@
+"""What every coded layer offers, so that surgery, losses, counting and checkpoints never ask which kind a layer is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+
+from .config import Config
+
+
+class ComposedWeight:
+    """Stands where a plain layer has its `weight`: it has a shape, a dtype and a device, but no values of its own.
+
+    Modules that only look at `child.weight.dtype` work. `nn.TransformerEncoderLayer` sees `__torch_function__` and
+    leaves its fast path, which would multiply by the weight. Any other use in a torch function is an error.
+    """
+
+    def __init__(self, layer: CodedLayer) -> None:
+        tensor = next(layer.parameters())
+        self.shape = torch.Size(layer.weight_shape)
+        self.dtype, self.device, self.requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
+        self._owner = type(layer).__name__
+
+    def __repr__(self) -> str:
+        return f"ComposedWeight(of={self._owner}, shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        raise TypeError(
+            f"{getattr(func, '__name__', func)} was given the weight of a coded layer, which is composed for each "
+            "input: call the layer itself, or take layer.materialize(x)"
+        )
+
+
+class CodedLayer(nn.Module):
+    """A layer whose weight depends on its input.
+
+    A subclass sets the class attributes, the shape of the plain layer's weight, and implements the methods that raise
+    `NotImplementedError`. `like` is where it reads the geometry of the plain layer that it replaces.
+    """
+
+    config_type: ClassVar[type[Config]]
+    """The configuration that asks for this layer in `recode`."""
+    parts: ClassVar[dict[str, str]]
+    """Which part ("memory", "controller", "residual" or "main") the parameters under each attribute belong to."""
+    undecayed: ClassVar[tuple[str, ...]] = ()
+    """Attributes whose parameters an optimiser should not decay, besides biases."""
+
+    config: Config
+    weight_shape: tuple[int, ...]
+    control_dim: int | None
+    bias: nn.Parameter | None
+
+    def __init__(self, config: Config | None, weight_shape: tuple[int, ...], control_dim: int | None) -> None:
+        super().__init__()
+        config = self.config_type() if config is None else config
+        if not isinstance(config, self.config_type):
+            expected, got = self.config_type.__name__, type(config).__name__
+            raise ValueError(f"{type(self).__name__}: {self.config_type.owner} must be a {expected}, got {got}")
+        if control_dim is not None:
+            require_size(type(self).__name__, "control_dim", control_dim)
+        self.config, self.weight_shape, self.control_dim = config, weight_shape, control_dim
+        self.ambient_control: Tensor | None = None
+        self.recorded: list[Any] | None = None
+
+    @property
+    def weight(self) -> ComposedWeight:
+        """A stand-in with shape, dtype and device; there is no single weight (see `materialize`)."""
+        return ComposedWeight(self)
+
+    @classmethod
+    def like(
+        cls, plain: nn.Module, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
+    ) -> Self:
+        """A new layer of the geometry of `plain`, on its device (or another), with starting values of its own."""
+        raise NotImplementedError
+
+    def start_from(self, weight: Tensor) -> None:
+        """Make a new layer's first outputs those of a plain layer with this weight, where its kind can."""
+        raise NotImplementedError
+
+    def constant_weight(self) -> Tensor | None:
+        """The weight in the plain layer's layout, where it is the same for every input, as before any training."""
+        raise NotImplementedError
+
+    def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
+        """The mean weight over these inputs, in the plain layer's layout, and how many programs went into it."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """The configuration in a few words, for `repr`."""
+        raise NotImplementedError
+
+    def to_plain(self) -> nn.Module:
+        """A plain layer of this geometry, device and dtype; its weight is left for the caller to fill."""
+        raise NotImplementedError
+
+    def auxiliary_loss(self) -> Tensor:
+        """What this layer adds to the training loss, already weighted."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_plain(cls, plain: Any, config: Any, *, control_dim: int | None = None) -> Self:
+        """A coded layer in the place of `plain`: same geometry, device, dtype, mode and bias, started from its weight.
+
+        A frozen weight or bias stays frozen; what is new is trainable.
+        """
+        layer = cls.like(plain, config, control_dim=control_dim)
+        if not plain.weight.is_meta:
+            with torch.no_grad():
+                layer.start_from(plain.weight)
+                if layer.bias is not None:
+                    layer.bias.copy_(plain.bias)
+        layer.adopt(plain)
+        return layer
+
+    def adopt(self, plain: Any) -> None:
+        """Take over mode and frozenness from the plain layer."""
+        self.train(plain.training)
+        if self.bias is not None:
+            self.bias.requires_grad_(plain.bias.requires_grad)
+        for parameter in self.weight_parameters():
+            parameter.requires_grad_(plain.weight.requires_grad)
+
+    def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
+        """What the controller reads, flattened (N, control width), and its leading dimensions."""
+        raise NotImplementedError
+
+    def weight_parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters that took over the plain layer's weight, and freeze with it."""
+        yield from ()
+
+    def part_of(self, name: str) -> str:
+        """The part that the parameter of this name belongs to."""
+        return self.parts[name.split(".")[0]]
+
+    def decays(self, name: str) -> bool:
+        """Whether an optimiser may decay the parameter of this name."""
+        return name.split(".")[0] not in self.undecayed
+
+    def resolve_control(self, control: Tensor | None) -> Tensor | None:
+        """The control to read: the argument, or that of `nc.control`, or None for the layer's own input."""
+        if control is None:
+            control = self.ambient_control
+        name = type(self).__name__
+        if control is None and self.control_dim is not None:
+            raise ValueError(
+                f"control must be given: this {name} has control_dim={self.control_dim}; call layer(x, control=z) or "
+                "run the model inside `with nc.control(model, z):`"
+            )
+        if control is not None and self.control_dim is None:
+            raise ValueError(
+                f"control was given, but this {name} reads its own input: build it with control_dim={control.shape[-1]}"
+            )
+        return control
+
+    def match_control(self, control: Tensor, leading: torch.Size) -> None:
+        """Require a control (..., control_dim) whose leading dimensions are the first of the input's."""
+        shape = control.shape
+        if shape[-1] != self.control_dim:
+            raise ValueError(f"control must have shape (..., {self.control_dim}), got {tuple(shape)}")
+        if shape[:-1] != leading[: control.dim() - 1]:
+            raise ValueError(
+                f"control's leading dimensions must be the first of the input's {tuple(leading)}, got {tuple(shape[:-1])}"
+            )
+
+
+def require_floating(x: Tensor, shape: str, fits: bool, owner: str) -> None:
+    """Require a floating-point input that fits; `shape` says what fits."""
+    if not fits:
+        raise ValueError(f"{owner}: x must have shape {shape}, got {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise ValueError(f"{owner}: x must be a floating-point tensor, got {x.dtype}")
+
+
+def require_size(owner: str, name: str, value: Any) -> None:
+    """Require a layer size that is a whole number of at least one."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{owner}: {name} must be a whole number >= 1, got {value!r}")
+
+
+def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
+    """The coded layers of these modules by name, each once however often it is shared."""
+    found: dict[str, CodedLayer] = {}
+    seen: set[int] = set()
+    for module in modules:
+        for name, child in module.named_modules():
+            if isinstance(child, CodedLayer) and id(child) not in seen:
+                seen.add(id(child))
+                found[name if name not in found else f"{name}#{len(found)}"] = child
+    return found

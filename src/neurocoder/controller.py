@@ -1,0 +1,66 @@
+"""The Program Controller: the composition network that attends to programs, the integration network that gates R."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from . import functional as F
+from .config import ProgramConfig
+
+
+class Attention(NamedTuple):
+    """What the composition network decided for N inputs; each (3, N, J, H, P)."""
+
+    content: Tensor
+    interpolation: Tensor
+    least_used: Tensor
+    weight: Tensor
+
+
+class ProgramController(nn.Module):
+    """Composition network `f_theta` (one LSTM for u, v and s, read out as queries and gates) and, with a gated
+    residual, integration network `f_phi`. Both read the control `z`, which is the layer's input by default."""
+
+    def __init__(
+        self,
+        control_dim: int,
+        program: ProgramConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.program = program
+        hidden, reads = program.hidden, 3 * program.heads
+        # With J = 1 the recurrent weight would only ever meet h_0 = 0.
+        recurrent = program.steps > 1
+        options = {"device": device, "dtype": dtype}
+        self.input = nn.Linear(control_dim, 4 * hidden, **options)
+        self.recurrent = nn.Linear(hidden, 4 * hidden, bias=False, **options) if recurrent else None
+        self.query = nn.Linear(hidden, reads * program.key_dim, **options)
+        self.gate = nn.Linear(hidden, reads * program.slots, **options)
+        self.integration = nn.Linear(control_dim, 1, **options) if program.residual is True else None
+
+    def attend(self, control: Tensor, keys: Tensor) -> Attention:
+        """Attention over the slots.
+
+        Args:
+            control: z (N, control_dim).
+            keys: k (3, P, K).
+        """
+        program = self.program
+        recurrent = None if self.recurrent is None else self.recurrent.weight
+        states = F.composition_states(self.input(control), recurrent, program.steps)
+        queries = self.query(states).unflatten(-1, (3, program.heads, program.key_dim)).movedim(-3, 0)
+        gates = self.gate(states).unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)
+        content = F.content_attention(queries, keys, program.sharpness)
+        interpolation = torch.sigmoid(gates)
+        weight, least_used = F.program_attention(content, interpolation, program.least_used)
+        return Attention(content, interpolation, least_used, weight)
+
+    def residual_gate(self, control: Tensor) -> Tensor | None:
+        """`sigmoid(f_phi(z))`: (N, 1), or None where the residual is not gated."""
+        return None if self.integration is None else torch.sigmoid(self.integration(control))

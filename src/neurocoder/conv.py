@@ -1,0 +1,201 @@
+"""Convolutional program layers: `M_U` is a bank of P filters, the mix a P x P step for each image, `M_V` a 1x1
+convolution. Every image has one program, steered by its globally pooled input unless `control_dim` says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as tnf
+
+from . import functional as F
+from .coded import require_floating, require_size
+from .config import ProgramConfig
+from .program import ProgramLayer
+
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class _Conv(ProgramLayer):
+    """`nn.ConvNd` whose kernel is composed for each image."""
+
+    spatial: ClassVar[int]
+    plain_type: ClassVar[Callable[..., nn.Module]]
+    convolve: ClassVar[Callable[..., Tensor]]
+    pooled_control = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        program: ProgramConfig | None = None,
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name = type(self).__name__
+        require_size(name, "in_channels", in_channels)
+        require_size(name, "out_channels", out_channels)
+        if groups != 1:
+            raise ValueError(f"{name}: groups must be 1 (a program spans all channels), got {groups!r}")
+        if padding_mode not in _PADDING_MODES:
+            raise ValueError(f"{name}: padding_mode must be one of {_PADDING_MODES}, got {padding_mode!r}")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = self._sizes("kernel_size", kernel_size, 1)
+        self.stride = self._sizes("stride", stride, 1)
+        self.dilation = self._sizes("dilation", dilation, 1)
+        self.padding_mode = padding_mode
+        self.padding: tuple[int, ...] | str
+        if isinstance(padding, str):
+            if padding not in ("same", "valid"):
+                raise ValueError(f"{name}: padding must be 'same', 'valid' or whole numbers, got {padding!r}")
+            if padding == "same" and any(step != 1 for step in self.stride):
+                raise ValueError(f"{name}: padding='same' needs stride 1, got {self.stride}")
+            self.padding = padding
+        else:
+            self.padding = self._sizes("padding", padding, 0)
+        super().__init__(
+            (out_channels, in_channels, *self.kernel_size),
+            in_channels,
+            bias=bias,
+            program=program,
+            control_dim=control_dim,
+            device=device,
+            dtype=dtype,
+        )
+
+    def _sizes(self, name: str, value: Any, low: int) -> tuple[int, ...]:
+        """One whole number for each spatial dimension."""
+        sizes = tuple(value) if isinstance(value, tuple | list) else (value,) * self.spatial
+        whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= low for size in sizes)
+        if len(sizes) != self.spatial or not whole:
+            raise ValueError(
+                f"{type(self).__name__}: {name} must be a whole number >= {low} or {self.spatial} of them, got {value!r}"
+            )
+        return sizes
+
+    @classmethod
+    def like(
+        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
+    ) -> Self:
+        return cls(
+            plain.in_channels,
+            plain.out_channels,
+            plain.kernel_size,
+            plain.stride,
+            plain.padding,
+            plain.dilation,
+            plain.groups,
+            plain.bias is not None,
+            plain.padding_mode,
+            config,
+            control_dim=control_dim,
+            device=plain.weight.device if device is None else device,
+            dtype=plain.weight.dtype,
+        )
+
+    def to_plain(self) -> nn.Module:
+        return nn.utils.skip_init(
+            type(self).plain_type,
+            self.in_channels,
+            self.out_channels,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            self.bias is not None,
+            self.padding_mode,
+            device=self.memory.U.device,
+            dtype=self.memory.U.dtype,
+        )
+
+    def _pad(self, x: Tensor) -> tuple[Tensor, tuple[int, ...] | str]:
+        """Apply a padding mode that the convolution does not know; the padding that is left to it."""
+        if self.padding_mode == "zeros":
+            return x, self.padding
+        margins: list[int] = []
+        for i in reversed(range(self.spatial)):
+            if self.padding == "same":
+                total = self.dilation[i] * (self.kernel_size[i] - 1)
+                margins += [total // 2, total - total // 2]
+            else:
+                margins += [0, 0] if isinstance(self.padding, str) else [self.padding[i]] * 2
+        return tnf.pad(x, margins, mode=self.padding_mode), (0,) * self.spatial
+
+    def _filter(self, x: Tensor, kernel: Tensor, padding: tuple[int, ...] | str) -> Tensor:
+        return type(self).convolve(x, kernel, None, self.stride, padding, self.dilation)
+
+    def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
+        unbatched = self.spatial + 1
+        fits = x.dim() in (unbatched, unbatched + 1) and x.shape[-unbatched] == self.in_channels
+        sizes = ", ".join("DHW"[-self.spatial :])
+        require_floating(x, f"([B,] {self.in_channels}, {sizes})", fits, type(self).__name__)
+        leading = x.shape[:-unbatched]
+        if control is None:
+            control = x.flatten(-self.spatial).mean(-1)
+        else:
+            self.match_control(control, leading)
+            if control.dim() - 1 != len(leading):
+                raise ValueError(f"control must have shape {(*leading, self.control_dim)}, got {tuple(control.shape)}")
+        return control.reshape(-1, control.shape[-1]), leading
+
+    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """The convolution of each image with its own kernel.
+
+        Args:
+            x: ([B,] in_channels, *size).
+            control: z ([B,] control_dim).
+
+        Returns:
+            ([B,] out_channels, *size')
+        """
+        control = self.resolve_control(control)
+        rows, leading = self.rows(x, control)
+        self.record_programs(x, control)
+        u, v, sigma, scale = self.compose(rows)
+        images, padding = self._pad(x if leading else x.unsqueeze(0))
+        read = self._filter(images, self.memory.U.view(-1, self.in_channels, *self.kernel_size), padding)
+        coefficients = F.execute(read.flatten(2).mT, u, v, sigma).mT
+        y = type(self).convolve(
+            coefficients.unflatten(-1, read.shape[2:]),
+            self.memory.V.mT.view(self.out_channels, -1, *([1] * self.spatial)),
+            self.bias,
+        )
+        if self.R is not None:
+            residual = self._filter(images, self.R, padding)
+            if scale is not None:
+                residual = scale.view(-1, *([1] * (self.spatial + 1))) * residual
+            y = y + residual.to(y.dtype)
+        return y if leading else y.squeeze(0)
+
+    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`W_t` ([B,] out_channels, in_channels, *kernel_size) of each image. For study: memory grows with the batch."""
+        working = self.working_programs(self.programs(x, control))
+        return working.mT.unflatten(-1, (self.in_channels, *self.kernel_size))
+
+    def extra_repr(self) -> str:
+        geometry = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return f"{geometry}, padding={self.padding}, dilation={self.dilation}, {self.describe()}"
+
+
+class Conv1d(_Conv):
+    """`nn.Conv1d` whose kernel is composed for each sequence: ([B,] C_in, L) -> ([B,] C_out, L')."""
+
+    spatial, plain_type, convolve = 1, nn.Conv1d, tnf.conv1d
+
+
+class Conv2d(_Conv):
+    """`nn.Conv2d` whose kernel is composed for each image: ([B,] C_in, H, W) -> ([B,] C_out, H', W')."""
+
+    spatial, plain_type, convolve = 2, nn.Conv2d, tnf.conv2d

@@ -1,0 +1,164 @@
+"""The equations of Neurocoder as stateless functions, one each.
+
+Shapes: `P` slots, `K` key size, `J` steps, `H` heads, `r = J * H` components, `N` inputs. The leading 3 is the kind of
+singular program, in the order u, v, s. `...` stands for any leading dimensions. Nothing here builds a weight per input
+except `active_program`, which exists for study.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_EPS = 1e-12
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """`v / ||v||` over the last dimension (a zero vector stays zero)."""
+    return F.normalize(vectors, dim=-1, eps=_EPS)
+
+
+def composition_states(signal: Tensor, recurrent: Tensor | None, steps: int) -> Tensor:
+    """The hidden states `h_1 .. h_J` of the composition network `f_theta`, an LSTM whose input stays the same.
+
+    Args:
+        signal: `x W_ih + b`, computed once, gates in the order input, forget, cell, output (N, 4 * hidden).
+        recurrent: `W_hh` (4 * hidden, hidden); not needed for one step, since `h_0 = 0`.
+        steps: J.
+
+    Returns:
+        (N, J, hidden)
+    """
+    i, _, g, o = signal.chunk(4, dim=-1)
+    cell = torch.sigmoid(i) * torch.tanh(g)
+    states = [torch.sigmoid(o) * torch.tanh(cell)]
+    for _ in range(1, steps):
+        assert recurrent is not None, "more than one step needs the recurrent weight"
+        i, f, g, o = (signal + F.linear(states[-1], recurrent)).chunk(4, dim=-1)
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+        states.append(torch.sigmoid(o) * torch.tanh(cell))
+    return torch.stack(states, dim=-2)
+
+
+def content_attention(queries: Tensor, keys: Tensor, sharpness: float = 1.0) -> Tensor:
+    """`c = softmax_i(beta * cos(q, k_i))`, attending to programs by name.
+
+    Args:
+        queries: q (3, N, J, H, K).
+        keys: k (3, P, K).
+        sharpness: beta.
+
+    Returns:
+        (3, N, J, H, P), each row sums to one.
+    """
+    cosine = torch.bmm(unit(queries).flatten(1, -2), unit(keys).mT)
+    return torch.softmax(sharpness * cosine, dim=-1).unflatten(1, queries.shape[1:-1])
+
+
+def least_used_attention(usage: Tensor, least_used: int) -> Tensor:
+    """`l_i = max_i(m) - m_i` where `m_i` is among the `l_I` smallest usages (ties all count), else 0.
+
+    The choice of slots is a constant to the gradient; the values are not.
+
+    Args:
+        usage: m (..., P).
+        least_used: l_I.
+
+    Returns:
+        (..., P)
+    """
+    idle = usage.amax(dim=-1, keepdim=True) - usage
+    if least_used == usage.shape[-1]:
+        return idle
+    smallest = usage.detach().topk(least_used, dim=-1, largest=False, sorted=True).values
+    return idle * (usage.detach() <= smallest[..., -1:])
+
+
+def program_attention(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Tensor, Tensor]:
+    """`w_j = g_j c_j + (1 - g_j) l_j`, with usage `m_j = max(w_1 .. w_{j-1})` of the same head, `m_1 = 0`.
+
+    Args:
+        content: c (..., J, H, P).
+        interpolation: g, already through the sigmoid (..., J, H, P).
+        least_used: l_I.
+
+    Returns:
+        w and l, both (..., J, H, P).
+    """
+    share = interpolation * content
+    if content.shape[-3] == 1:
+        return share, torch.zeros_like(share)
+    first = share.select(-3, 0)
+    attention, idle, usage = [first], [torch.zeros_like(first)], first
+    for j in range(1, content.shape[-3]):
+        if j > 1:
+            usage = torch.maximum(usage, attention[-1])
+        idle.append(least_used_attention(usage, least_used))
+        attention.append(share.select(-3, j) + (1 - interpolation.select(-3, j)) * idle[-1])
+    return torch.stack(attention, dim=-3), torch.stack(idle, dim=-3)
+
+
+def singular_values(attention: Tensor, slots: Tensor) -> Tensor:
+    """`sigma_n = sigma_{n+1} + softplus(sum_i w_in M_S(i))`, so that `sigma_1 > ... > sigma_r > 0`.
+
+    Args:
+        attention: w^s (..., r, P).
+        slots: M_S (P, 1).
+
+    Returns:
+        (..., r)
+    """
+    steps = F.softplus(torch.matmul(attention, slots)).squeeze(-1)
+    return steps.flip(-1).cumsum(-1).flip(-1)
+
+
+def execute(read: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
+    """The active program applied to inputs, without building it: `e_i = sum_n sigma_n (sum_k w^u_kn a_k) w^v_in`.
+
+    With `a = x M_U^T` the result is the coefficient of each right singular program: `x P_t = e M_V`.
+
+    Args:
+        read: a, T inputs that share one program (..., T, P).
+        u: w^u (..., r, P).
+        v: w^v (..., r, P).
+        sigma: (..., r).
+
+    Returns:
+        e (..., T, P)
+    """
+    strength = torch.matmul(read, u.mT) * sigma.unsqueeze(-2)
+    return torch.matmul(strength, v)
+
+
+def active_program(u: Tensor, v: Tensor, sigma: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`P_t = sum_n sigma_n u_n v_n^T` itself, with `u_n = sum_i w^u_in M_U(i)` and `v_n` likewise. For study.
+
+    Args:
+        u, v: w^u, w^v (..., r, P).
+        sigma: (..., r).
+        left, right: M_U (P, d_in) and M_V (P, d_out).
+
+    Returns:
+        (..., d_in, d_out)
+    """
+    return torch.matmul((sigma.unsqueeze(-1) * torch.matmul(u, left)).mT, torch.matmul(v, right))
+
+
+def orthogonal_loss(left: Tensor, right: Tensor) -> Tensor:
+    """`L_o = ||M_U M_U^T - I|| + ||M_V M_V^T - I||`, Frobenius norms.
+
+    For `P > d` the slots cannot be orthonormal: the norm cannot fall below `sqrt(P - d)`.
+
+    Args:
+        left, right: M_U (P, d_in) and M_V (P, d_out).
+
+    Returns:
+        a scalar
+    """
+
+    def distance(slots: Tensor) -> Tensor:
+        gram = slots @ slots.mT
+        return torch.linalg.matrix_norm(gram - torch.eye(len(slots), device=gram.device, dtype=gram.dtype))
+
+    return distance(left) + distance(right)

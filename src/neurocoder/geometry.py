@@ -1,0 +1,60 @@
+"""The shape of a linear layer, shared by the coded layers that stand in for `nn.Linear`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from .coded import CodedLayer, require_floating, require_size
+
+
+class LinearGeometry(CodedLayer):
+    """Maps (..., in_features) to (..., out_features); built as `cls(in_features, out_features, bias, config, ...)`."""
+
+    in_features: int
+    out_features: int
+
+    def set_geometry(self, in_features: int, out_features: int) -> tuple[int, int]:
+        """Keep and check the sizes; returns the shape of the plain weight."""
+        require_size(type(self).__name__, "in_features", in_features)
+        require_size(type(self).__name__, "out_features", out_features)
+        self.in_features, self.out_features = in_features, out_features
+        return out_features, in_features
+
+    @classmethod
+    def like(
+        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
+    ) -> Self:
+        return cls(
+            plain.in_features,
+            plain.out_features,
+            plain.bias is not None,
+            config,
+            control_dim=control_dim,
+            device=plain.weight.device if device is None else device,
+            dtype=plain.weight.dtype,
+        )
+
+    def to_plain(self) -> nn.Linear:
+        tensor = next(self.parameters())
+        options = {"device": tensor.device, "dtype": tensor.dtype}
+        return nn.utils.skip_init(nn.Linear, self.in_features, self.out_features, self.bias is not None, **options)
+
+    def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
+        """What the controller reads, flattened (N, control width), and its leading dimensions."""
+        fits = x.dim() > 0 and x.shape[-1] == self.in_features
+        require_floating(x, f"(..., {self.in_features})", fits, type(self).__name__)
+        if control is None:
+            return x.reshape(-1, self.in_features), x.shape[:-1]
+        self.match_control(control, x.shape[:-1])
+        return control.reshape(-1, control.shape[-1]), control.shape[:-1]
+
+    def grouped(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
+        """The inputs as (N, T, in_features): T inputs share what was composed for one row; T is 1 without a control."""
+        return x.reshape(rows.shape[0], math.prod(x.shape[len(leading) : -1]), self.in_features)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, {self.describe()}"

@@ -1,0 +1,138 @@
+"""Starting values, and why.
+
+An average of P orthonormal rows has norm `1 / sqrt(P)`: orthonormal slots under near-uniform attention would start a
+layer at a hundredth of `nn.Linear`'s output variance and cost it epochs. The equations stay literal and the slots start
+(semi-)orthonormal, where the orthogonal loss wants them; the remedy lies in the other starting values:
+
+- without a residual, the mean of `M_S` is the one for which probe inputs leave the layer with `nn.Linear`'s variance;
+- with a residual, the weights that read queries and gates start at zero, so that every input has the same active
+  program, and `R` absorbs it: the layer starts as the plain layer that it replaces, exactly, and its programs get
+  gradients from the first step on. `M_S` is modest, so that `gate * sigma_r` is near one: a large sigma would act like
+  a larger learning rate on slots and controller.
+
+All is worked out in float32 on the CPU, so the same seed starts the same layer on any device and in any dtype.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from . import functional as F
+from .config import ProgramConfig
+from .controller import ProgramController
+from .memory import ProgramMemory
+
+_GATE_BIAS = -1.0
+"""Gates start leaning to the least-used slots: measured better than 0 or above on MNIST."""
+_RESIDUAL_GATE_BIAS = 2.0
+"""The residual's gate starts at sigmoid(2) = 0.88, open but not saturated."""
+_SPREAD = 0.1
+"""Relative spread of M_S, so that its slots differ."""
+_POOLED_SCALE = 0.1
+"""Size of a globally pooled image of unit variance, as a probe for convolutions."""
+_PROBES = 256
+_PLAIN_VARIANCE = 1 / 3
+"""Output variance of `nn.Linear` at its start, for unit-variance inputs."""
+
+
+def plain_weight(shape: tuple[int, ...]) -> Tensor:
+    """A weight that starts as `nn.Linear`'s and `nn.Conv2d`'s do: uniform in `±1 / sqrt(fan_in)`."""
+    bound = 1 / math.sqrt(torch.Size(shape[1:]).numel())
+    return torch.empty(shape, device="cpu", dtype=torch.float32).uniform_(-bound, bound)
+
+
+def start(
+    d_in: int, d_out: int, control_dim: int, program: ProgramConfig, pooled_control: bool
+) -> tuple[ProgramMemory, ProgramController]:
+    """A memory and a controller with their starting values."""
+    memory = ProgramMemory(d_in, d_out, program, device="cpu", dtype=torch.float32)
+    controller = ProgramController(control_dim, program, device="cpu", dtype=torch.float32)
+    nn.init.orthogonal_(memory.U)
+    nn.init.orthogonal_(memory.V)
+    nn.init.zeros_(controller.input.bias)
+    nn.init.constant_(controller.gate.bias, _GATE_BIAS)
+    spread = torch.randn(program.slots, 1, device="cpu", dtype=torch.float32)
+    if program.residual:
+        for reader in (controller.query, controller.gate):
+            nn.init.zeros_(reader.weight)
+        if controller.integration is not None:
+            nn.init.zeros_(controller.integration.weight)
+            nn.init.constant_(controller.integration.bias, _RESIDUAL_GATE_BIAS)
+        _set_modest_values(memory, controller, spread)
+    else:
+        _match_variance(memory, controller, spread, _POOLED_SCALE if pooled_control else 1.0)
+    return memory, controller
+
+
+def constant_program(memory: ProgramMemory, controller: ProgramController) -> tuple[Tensor, Tensor]:
+    """`P_t (d_in, d_out)` and the residual's factor, for a controller whose programs are the same for every input.
+
+    Worked out in at least float32, on the slots' device.
+    """
+    dtype = torch.promote_types(memory.U.dtype, torch.float32)
+    with torch.no_grad():
+        memory, controller = copy.deepcopy(memory).to(dtype), copy.deepcopy(controller).to(dtype)
+        control = memory.U.new_zeros(1, controller.input.in_features)
+        u, v, s = controller.attend(control, memory.keys()).weight.flatten(2, 3)
+        sigma = F.singular_values(s, memory.S)
+        gate = controller.residual_gate(control)
+        scale = torch.ones_like(sigma[0, -1]) if gate is None else (gate * sigma[:, -1:]).squeeze()
+        return F.active_program(u, v, sigma, memory.U, memory.V)[0], scale
+
+
+def _set_values(memory: ProgramMemory, mean: float, spread: Tensor) -> None:
+    """`M_S` around a mean."""
+    memory.S.copy_(mean + _SPREAD * max(1.0, abs(mean)) * spread)
+
+
+def _set_modest_values(memory: ProgramMemory, controller: ProgramController, spread: Tensor) -> None:
+    """Choose `M_S` such that `gate * sigma_r` is near one; `R` makes up for what remains."""
+    control = torch.zeros(1, controller.input.in_features, device="cpu", dtype=torch.float32)
+    gate = controller.residual_gate(control)
+    wanted = 1.0 if gate is None else 1.0 / float(gate)
+    before_softplus = math.log(math.expm1(wanted))
+    mean = 1.0
+    for _ in range(3):  # the attention to M_S follows its values a little
+        _set_values(memory, mean, spread)
+        attention = controller.attend(control, memory.keys()).weight[2, 0, -1, -1]
+        mean = before_softplus / float(attention.sum())
+    _set_values(memory, mean, spread)
+
+
+def _match_variance(memory: ProgramMemory, controller: ProgramController, spread: Tensor, control_scale: float) -> None:
+    """Choose `M_S` such that probe inputs of unit variance leave with the variance of a plain layer.
+
+    Only the attention to `M_S` and sigma depend on the choice, so that the rest is computed once.
+    """
+    program = controller.program
+    x = torch.randn(_PROBES, memory.U.shape[1], device="cpu", dtype=torch.float32)
+    control_dim = controller.input.in_features
+    own_input = control_dim == memory.U.shape[1] and control_scale == 1.0
+    control = x if own_input else control_scale * torch.randn(_PROBES, control_dim, device="cpu", dtype=torch.float32)
+    recurrent = None if controller.recurrent is None else controller.recurrent.weight
+    states = F.composition_states(controller.input(control), recurrent, program.steps)
+    queries = controller.query(states).unflatten(-1, (3, program.heads, program.key_dim)).movedim(-3, 0)[2:]
+    interpolation = (
+        controller.gate(states).unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)[2:].sigmoid()
+    )
+    u, v, _ = controller.attend(control, memory.keys()).weight.flatten(2, 3)
+    strength = (u @ (x @ memory.U.mT).unsqueeze(-1)).squeeze(-1)
+    right = v @ memory.V
+
+    def variance(mean: float) -> float:
+        _set_values(memory, mean, spread)
+        content = F.content_attention(queries, memory.key_s(memory.S).unsqueeze(0), program.sharpness)
+        attention, _ = F.program_attention(content, interpolation, program.least_used)
+        sigma = F.singular_values(attention[0].flatten(1, 2), memory.S)
+        outputs = torch.matmul((strength * sigma).unsqueeze(1), right)
+        return float(outputs.square().mean())
+
+    low, high = -12.0, 16.0  # the mean is sinh of this: from -8e4 to 4e6, fine near zero
+    for _ in range(24):
+        middle = (low + high) / 2
+        low, high = (middle, high) if variance(math.sinh(middle)) < _PLAIN_VARIANCE else (low, middle)
+    _set_values(memory, math.sinh((low + high) / 2), spread)

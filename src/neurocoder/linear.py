@@ -1,0 +1,72 @@
+"""The linear program layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from . import functional as F
+from .config import ProgramConfig
+from .geometry import LinearGeometry
+from .program import ProgramLayer
+
+
+class Linear(LinearGeometry, ProgramLayer):
+    """`nn.Linear` whose weight is composed for each input: (..., in_features) -> (..., out_features).
+
+    Args:
+        in_features: d_in.
+        out_features: d_out.
+        bias: add a learned bias.
+        program: the program memory and controller.
+        control_dim: width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        program: ProgramConfig | None = None,
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            self.set_geometry(in_features, out_features),
+            in_features,
+            bias=bias,
+            program=program,
+            control_dim=control_dim,
+            device=device,
+            dtype=dtype,
+        )
+
+    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`y = x W_t + bias`.
+
+        Args:
+            x: (..., in_features).
+            control: z (..., control_dim); its leading dimensions are the first of x's, so that one program may serve
+                a whole sequence.
+
+        Returns:
+            (..., out_features)
+        """
+        control = self.resolve_control(control)
+        rows, leading = self.rows(x, control)
+        self.record_programs(x, control)
+        u, v, sigma, scale = self.compose(rows)
+        shared = self.grouped(x, rows, leading)
+        coefficients = F.execute(linear(shared, self.memory.U), u, v, sigma)
+        y = linear(coefficients, self.memory.V.mT, self.bias)
+        if self.R is not None:
+            residual = linear(shared, self.R)
+            y = y + (residual if scale is None else (scale.unsqueeze(-1) * residual).to(y.dtype))
+        return y.reshape(x.shape[:-1] + (self.out_features,))
+
+    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`W_t` (..., in_features, out_features) of each input. For study: memory grows with the batch."""
+        return self.working_programs(self.programs(x, control))

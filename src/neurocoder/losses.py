@@ -1,0 +1,83 @@
+"""Losses, counts and optimiser groups over whole models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .coded import CodedLayer, coded_layers
+from .program import ProgramLayer
+
+PARTS = ("memory", "controller", "residual", "main")
+
+
+def _sum(terms: list[Tensor], modules: tuple[nn.Module, ...]) -> Tensor:
+    """The sum of scalars; zero on the modules' device where there are none."""
+    if terms:
+        return torch.stack([term.to(terms[0].device) for term in terms]).sum()
+    tensor = next((p for module in modules for p in module.parameters()), torch.zeros(()))
+    return torch.zeros((), device=tensor.device)
+
+
+def auxiliary_loss(*modules: nn.Module) -> Tensor:
+    """What the coded layers add to the task loss: `a * L_o` of each program layer, a mixture's balance loss.
+
+    A layer shared by several modules counts once; a model without coded layers adds zero.
+    """
+    return _sum([layer.auxiliary_loss() for layer in coded_layers(*modules).values()], modules)
+
+
+def orthogonal_loss(*modules: nn.Module) -> Tensor:
+    """`L_o` itself, summed over the program layers, each once."""
+    layers = [layer for layer in coded_layers(*modules).values() if isinstance(layer, ProgramLayer)]
+    return _sum([layer.memory.orthogonal_loss() for layer in layers], modules)
+
+
+def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:
+    """For each parameter (by id) of a coded layer: that layer and the parameter's name in it."""
+    return {
+        id(parameter): (layer, name)
+        for layer in coded_layers(model).values()
+        for name, parameter in layer.named_parameters()
+    }
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """Parameters by part: memory, controller, residual, main (all else, biases included) and total; shared ones once."""
+    owners = _owners(model)
+    counts = dict.fromkeys(PARTS, 0)
+    for parameter in model.parameters():
+        layer, name = owners.get(id(parameter), (None, ""))
+        counts["main" if layer is None else layer.part_of(name)] += parameter.numel()
+    return {**counts, "total": sum(counts.values())}
+
+
+def parameter_groups(
+    model: nn.Module, *, lr: float, controller_lr: float | None = None, weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Groups for an optimiser: controllers at a learning rate of their own; no decay on slots, keys, biases and other
+    vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`.
+    """
+    for name, value in (("lr", lr), ("controller_lr", controller_lr), ("weight_decay", weight_decay)):
+        if value is not None and not value >= 0:
+            raise ValueError(f"{name} must be a number >= 0, got {value!r}")
+    owners = _owners(model)
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        layer, name = owners.get(id(parameter), (None, ""))
+        controller = layer is not None and layer.part_of(name) == "controller"
+        decays = parameter.dim() > 1 and (layer is None or layer.decays(name))
+        groups.setdefault((controller, decays), []).append(parameter)
+    return [
+        {
+            "name": f"{'controller' if controller else 'main'}{'' if decays else ', undecayed'}",
+            "params": parameters,
+            "lr": lr if controller_lr is None or not controller else controller_lr,
+            "weight_decay": weight_decay if decays else 0.0,
+        }
+        for (controller, decays), parameters in groups.items()
+    ]

@@ -1,0 +1,38 @@
+"""The Program Memory: slots of singular programs and the keys by which they are found."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from . import functional as F
+from .config import ProgramConfig
+
+
+class ProgramMemory(nn.Module):
+    """`M_U (P, d_in)`, `M_V (P, d_out)`, `M_S (P, 1)` and the key networks `f_varphi` that name their slots."""
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        program: ProgramConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.U = nn.Parameter(torch.empty(program.slots, d_in, device=device, dtype=dtype))
+        self.V = nn.Parameter(torch.empty(program.slots, d_out, device=device, dtype=dtype))
+        self.S = nn.Parameter(torch.empty(program.slots, 1, device=device, dtype=dtype))
+        self.key_u = nn.Linear(d_in, program.key_dim, device=device, dtype=dtype)
+        self.key_v = nn.Linear(d_out, program.key_dim, device=device, dtype=dtype)
+        self.key_s = nn.Linear(1, program.key_dim, device=device, dtype=dtype)
+
+    def keys(self) -> Tensor:
+        """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots."""
+        return torch.stack([self.key_u(self.U), self.key_v(self.V), self.key_s(self.S)])
+
+    def orthogonal_loss(self) -> Tensor:
+        """`L_o` of this memory."""
+        return F.orthogonal_loss(self.U, self.V)

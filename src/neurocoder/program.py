@@ -1,0 +1,200 @@
+"""The layer that composes its weight from singular programs: what linear and convolutional program layers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from . import functional as F
+from . import initialisation
+from .coded import CodedLayer
+from .config import ProgramConfig
+from .controller import ProgramController
+from .memory import ProgramMemory
+
+
+class Programs(NamedTuple):
+    """How the programs of some inputs were composed; `r` components over `P` slots, components step by step."""
+
+    u: Tensor
+    """Attention w^u over M_U (..., r, P)."""
+    v: Tensor
+    """Attention w^v over M_V (..., r, P)."""
+    s: Tensor
+    """Attention w^s over M_S (..., r, P)."""
+    sigma: Tensor
+    """Singular values, decreasing (..., r)."""
+    gate: Tensor | None
+    """The residual's gate (..., 1), or None where the residual is not gated."""
+    content: Tensor
+    """Content attention c for u, v, s (..., 3, r, P)."""
+    least_used: Tensor
+    """Least-used attention l for u, v, s (..., 3, r, P)."""
+    interpolation: Tensor
+    """The gates sigmoid(g) between the two, for u, v, s (..., 3, r, P)."""
+
+    def detach(self) -> Programs:
+        """The same values, cut off from the graph."""
+        return Programs(*(None if field is None else field.detach() for field in self))
+
+
+class Composition(NamedTuple):
+    """What execution needs of N programs."""
+
+    u: Tensor
+    """(N, r, P)"""
+    v: Tensor
+    """(N, r, P)"""
+    sigma: Tensor
+    """(N, r)"""
+    scale: Tensor | None
+    """What multiplies the residual program: gate * sigma_r (N, 1), or None for one."""
+
+
+class ProgramLayer(CodedLayer):
+    """`y = x W_t` with `W_t = P_t + gate * sigma_r * R`, executed without building `W_t`."""
+
+    config_type = ProgramConfig
+    parts = {"memory": "memory", "controller": "controller", "R": "residual", "bias": "main"}
+    undecayed = ("memory",)
+    pooled_control = False
+    """Whether the default control is an average of the input, hence small for inputs of zero mean."""
+
+    config: ProgramConfig
+    R: nn.Parameter | None
+
+    def __init__(
+        self,
+        weight_shape: tuple[int, ...],
+        default_control: int,
+        *,
+        bias: bool,
+        program: ProgramConfig | None,
+        control_dim: int | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(program, weight_shape, control_dim)
+        program = self.config
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        d_out = weight_shape[0]
+        d_in = torch.Size(weight_shape[1:]).numel()
+        self.memory = ProgramMemory(d_in, d_out, program, **options)
+        self.controller = ProgramController(control_dim or default_control, program, **options)
+        self.R = nn.Parameter(torch.empty(weight_shape, **options)) if program.residual else None
+        self.bias = nn.Parameter(torch.empty(d_out, **options)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Starting values (see `initialisation`); nothing on the meta device."""
+        if self.memory.U.is_meta:
+            return
+        d_out, d_in = len(self.memory.V.T), len(self.memory.U.T)
+        with torch.no_grad():
+            memory, controller = initialisation.start(
+                d_in, d_out, self.controller.input.in_features, self.config, self.pooled_control
+            )
+            self.memory.load_state_dict(memory.state_dict())
+            self.controller.load_state_dict(controller.state_dict())
+            self.start_from(initialisation.plain_weight(self.weight_shape))
+            if self.bias is not None:
+                self.bias.copy_(initialisation.plain_weight((d_out, d_in))[:, 0])
+
+    def start_from(self, weight: Tensor) -> None:
+        """Let the residual absorb the first active program: `R = (W - P_t) / (gate * sigma_r)`.
+
+        The programs start the same for every input, so `W_t = W` exactly. Without a residual the layer cannot hold
+        a given weight and keeps its own start.
+        """
+        if self.R is None:
+            return
+        active, scale = initialisation.constant_program(self.memory, self.controller)
+        weight = weight.detach().to(active)
+        self.R.copy_(((weight.flatten(1) - active.mT) / scale).view(self.weight_shape))
+
+    def weight_parameters(self) -> Iterator[nn.Parameter]:
+        if self.R is not None:
+            yield self.R
+
+    def compose(self, control: Tensor) -> Composition:
+        """The programs for N controls (N, control_dim)."""
+        _, _, _, weight = self.controller.attend(control, self.memory.keys())
+        u, v, s = weight.flatten(2, 3)
+        sigma = F.singular_values(s, self.memory.S)
+        gate = self.controller.residual_gate(control)
+        return Composition(u, v, sigma, None if gate is None else gate * sigma[..., -1:])
+
+    def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
+        """How the programs of these inputs are composed; leading dimensions are the control's (the input's)."""
+        rows, leading = self.rows(x, self.resolve_control(control))
+        attention = self.controller.attend(rows, self.memory.keys())
+        u, v, s = attention.weight.flatten(2, 3)
+        gate = self.controller.residual_gate(rows)
+
+        def lead(tensor: Tensor) -> Tensor:
+            return tensor.reshape(leading + tensor.shape[1:])
+
+        def kinds(tensor: Tensor) -> Tensor:
+            return lead(tensor.movedim(0, 1).flatten(2, 3))
+
+        return Programs(
+            u=lead(u),
+            v=lead(v),
+            s=lead(s),
+            sigma=lead(F.singular_values(s, self.memory.S)),
+            gate=None if gate is None else lead(gate),
+            content=kinds(attention.content),
+            least_used=kinds(attention.least_used),
+            interpolation=kinds(attention.interpolation),
+        )
+
+    def record_programs(self, x: Tensor, control: Tensor | None) -> None:
+        """Keep the programs of this call where `nc.record` asked for them."""
+        if self.recorded is not None:
+            with torch.no_grad():
+                self.recorded.append(self.programs(x, control).detach())
+
+    def working_programs(self, programs: Programs) -> Tensor:
+        """`W_t` (..., d_in, d_out) of composed programs. For study."""
+        active = F.active_program(programs.u, programs.v, programs.sigma, self.memory.U, self.memory.V)
+        if self.R is None:
+            return active
+        residual = self.R.flatten(1).mT
+        if programs.gate is None:
+            return active + residual
+        return active + (programs.gate * programs.sigma[..., -1:]).unsqueeze(-1) * residual
+
+    def constant_weight(self) -> Tensor | None:
+        controller = self.controller
+        readers = [controller.query, controller.gate, *([controller.integration] if controller.integration else [])]
+        if any(torch.count_nonzero(reader.weight) for reader in readers):
+            return None
+        active, scale = initialisation.constant_program(self.memory, self.controller)
+        weight = active.mT.reshape(self.weight_shape)
+        return weight if self.R is None else weight + scale * self.R.detach().to(active)
+
+    def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
+        rows, _ = self.rows(x, self.resolve_control(control))
+        programs = self.compose(rows)
+        core = torch.einsum("nrp,nr,nrq->pq", programs.u, programs.sigma, programs.v) / len(rows)
+        weight = (self.memory.U.mT @ core @ self.memory.V).mT.reshape(self.weight_shape)
+        if self.R is not None:
+            scale = 1.0 if programs.scale is None else programs.scale.mean()
+            weight = weight + scale * self.R
+        return weight.detach(), len(rows)
+
+    def auxiliary_loss(self) -> Tensor:
+        if self.config.orthogonality == 0:
+            return self.memory.U.new_zeros(())
+        return self.config.orthogonality * self.memory.orthogonal_loss()
+
+    def describe(self) -> str:
+        c = self.config
+        control = "" if self.control_dim is None else f", control_dim={self.control_dim}"
+        return (
+            f"bias={self.bias is not None}, P={c.slots}, K={c.key_dim}, J={c.steps}, H={c.heads}, l_I={c.least_used}, "
+            f"hidden={c.hidden}, a={c.orthogonality}, residual={c.residual}, sharpness={c.sharpness}{control}"
+        )

@@ -1,0 +1,160 @@
+"""The same equations, literal and slow: the oracle of the tests.
+
+It reads like the paper: one input, one step, one head, one slot at a time, and it builds every weight. It shares no
+code with the fast path, only the names of a layer's parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as tnf
+
+from .config import ProgramConfig
+
+
+class Trace(NamedTuple):
+    """Everything composed for one input."""
+
+    weight: Tensor
+    """W_t (d_in, d_out)"""
+    active: Tensor
+    """P_t (d_in, d_out)"""
+    sigma: Tensor
+    """(r,)"""
+    gate: Tensor | None
+    """(1,)"""
+    attention: Tensor
+    """w for u, v, s (3, r, P)"""
+    content: Tensor
+    """c (3, r, P)"""
+    least_used: Tensor
+    """l (3, r, P)"""
+    interpolation: Tensor
+    """sigmoid(g) (3, r, P)"""
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    """`a . b / (||a|| ||b||)`"""
+    return torch.dot(a, b) / (a.norm() * b.norm())
+
+
+def lstm_cell(
+    x: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor | None, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of an LSTM for one input, gates in the order input, forget, cell, output."""
+    gates = w_ih @ x + bias
+    if w_hh is not None:
+        gates = gates + w_hh @ h
+    i, f, g, o = gates.view(4, -1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def least_used(usage: Tensor, count: int) -> Tensor:
+    """`max(m) - m_i` for the `l_I` slots of smallest usage, ties included, else 0."""
+    threshold = usage.detach().sort().values[count - 1]
+    values = [usage.amax() - m if m.detach() <= threshold else torch.zeros_like(m) for m in usage]
+    return torch.stack(values)
+
+
+def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor) -> Trace:
+    """The working program for one control `z (control_dim,)`.
+
+    `parameters` are those of a program layer by their names, with `R` in the plain layer's layout.
+    """
+    slots, heads = program.slots, program.heads
+    memories = [parameters["memory.U"], parameters["memory.V"], parameters["memory.S"]]
+    keys = [
+        [
+            parameters[f"memory.key_{kind}.weight"] @ memory[i] + parameters[f"memory.key_{kind}.bias"]
+            for i in range(slots)
+        ]
+        for kind, memory in zip("uvs", memories, strict=True)
+    ]
+    h = z.new_zeros(program.hidden)
+    cell = z.new_zeros(program.hidden)
+    used: dict[tuple[int, int], list[Tensor]] = {}
+    collected: dict[str, list[list[Tensor]]] = {name: [[], [], []] for name in ("w", "c", "l", "g")}
+    for _ in range(program.steps):
+        h, cell = lstm_cell(
+            z,
+            h,
+            cell,
+            parameters["controller.input.weight"],
+            parameters.get("controller.recurrent.weight"),
+            parameters["controller.input.bias"],
+        )
+        queries = (parameters["controller.query.weight"] @ h + parameters["controller.query.bias"]).view(3, heads, -1)
+        gates = (parameters["controller.gate.weight"] @ h + parameters["controller.gate.bias"]).view(3, heads, slots)
+        for kind in range(3):
+            for head in range(heads):
+                similarity = torch.stack([cosine(queries[kind, head], keys[kind][i]) for i in range(slots)])
+                c = torch.softmax(program.sharpness * similarity, dim=0)
+                earlier = used.setdefault((kind, head), [])
+                m = z.new_zeros(slots)
+                for position, w in enumerate(earlier):
+                    m = w if position == 0 else torch.maximum(m, w)
+                idle = least_used(m, program.least_used)
+                g = torch.sigmoid(gates[kind, head])
+                w = g * c + (1 - g) * idle
+                earlier.append(w)
+                for name, value in zip("wclg", (w, c, idle, g), strict=True):
+                    collected[name][kind].append(value)
+    w, c, idle, g = (torch.stack([torch.stack(rows) for rows in collected[name]]) for name in "wclg")
+
+    r = program.components
+    sigma: list[Tensor] = [z.new_zeros(())] * r
+    for n in reversed(range(r)):
+        step = tnf.softplus(sum((w[2, n, i] * memories[2][i, 0] for i in range(slots)), z.new_zeros(())))
+        sigma[n] = step if n == r - 1 else sigma[n + 1] + step
+    active = torch.zeros(memories[0].shape[1], memories[1].shape[1], dtype=z.dtype, device=z.device)
+    for n in range(r):
+        u = sum((w[0, n, i] * memories[0][i] for i in range(slots)), torch.zeros_like(memories[0][0]))
+        v = sum((w[1, n, i] * memories[1][i] for i in range(slots)), torch.zeros_like(memories[1][0]))
+        active = active + sigma[n] * torch.outer(u, v)
+
+    weight, gate = active, None
+    if program.residual is True:
+        signal = parameters["controller.integration.weight"] @ z + parameters["controller.integration.bias"]
+        gate = torch.sigmoid(signal)
+        weight = active + gate * sigma[-1] * parameters["R"].flatten(1).T
+    elif program.residual == "plain":
+        weight = active + parameters["R"].flatten(1).T
+    return Trace(weight, active, torch.stack(sigma), gate, w, c, idle, g)
+
+
+def linear(
+    parameters: Mapping[str, Tensor], program: ProgramConfig, x: Tensor, control: Tensor | None = None
+) -> Tensor:
+    """`y = x W_t + bias` for x (..., d_in), one input after the other."""
+    rows = x.reshape(-1, x.shape[-1])
+    controls = rows if control is None else control.reshape(-1, control.shape[-1])
+    outputs = [row @ compose(parameters, program, z).weight for row, z in zip(rows, controls, strict=True)]
+    d_out = parameters["memory.V"].shape[1]
+    y = torch.stack(outputs) if outputs else x.new_zeros(0, d_out)
+    if "bias" in parameters:
+        y = y + parameters["bias"]
+    return y.reshape(*x.shape[:-1], d_out)
+
+
+def conv(
+    parameters: Mapping[str, Tensor],
+    program: ProgramConfig,
+    x: Tensor,
+    kernel_size: tuple[int, ...],
+    control: Tensor | None = None,
+    **geometry: object,
+) -> Tensor:
+    """Each image of x (B, C_in, *size) convolved with its own kernel; `geometry` is torch's stride, padding, dilation."""
+    controls = x.flatten(2).mean(-1) if control is None else control
+    convolve = tnf.conv1d if len(kernel_size) == 1 else tnf.conv2d
+    outputs = []
+    for image, z in zip(x, controls, strict=True):
+        weight = compose(parameters, program, z).weight
+        kernel = weight.T.reshape(weight.shape[1], x.shape[1], *kernel_size)
+        outputs.append(convolve(image.unsqueeze(0), kernel, parameters.get("bias"), **geometry))  # type: ignore[arg-type]
+    return torch.cat(outputs)
