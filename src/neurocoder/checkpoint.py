@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from .coded import CodedLayer
 from .config import Config
-from .surgery import _modules_by_name, _registry, config_kinds, swap
+from .modules import modules_by_name, require_module, uncompiled
+from .surgery import coded_type_for, config_kinds, swap
 from .version import __version__
 
 FORMAT = 1
@@ -28,40 +29,52 @@ TENSORS, CONFIG = "model.safetensors", "config.json"
 _KEY = "neurocoder"
 
 
+class SavedLayer(NamedTuple):
+    """How a coded layer was built."""
+
+    config: Config
+    control_dim: int | None
+
+
 class CheckpointError(ValueError):
     """A checkpoint that cannot be written or read; nothing was changed."""
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Save a model, coded layers or not, as a folder. An existing checkpoint is replaced in one step."""
+    require_module("model", model)
+    model = uncompiled(model)
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"path must be a folder, but {folder} is a file")
     tensors, aliases = _distinct_tensors(model)
     layers = {
         name: {"config": module.config.to_dict(), "control_dim": module.control_dim}
-        for name, module in _modules_by_name(model).items()
+        for name, module in modules_by_name(model).items()
         if isinstance(module, CodedLayer)
     }
-    config = {"format": FORMAT, "version": __version__, "layers": layers, "aliases": aliases}
-    text = json.dumps(config, indent=2)
+    text = json.dumps({"format": FORMAT, "version": __version__, "layers": layers, "aliases": aliases}, indent=2)
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / TENSORS, lambda temporary: save_file(tensors, temporary, {_KEY: text}))
-        _write(folder / CONFIG, lambda temporary: temporary.write_text(text + "\n"))
+        with TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
+            save_file(tensors, Path(temporary, TENSORS), {_KEY: text})
+            Path(temporary, CONFIG).write_text(text + "\n")
+            for name in (TENSORS, CONFIG):
+                _flush(Path(temporary, name))
+            for name in (TENSORS, CONFIG):
+                os.replace(Path(temporary, name), folder / name)
     except (OSError, SafetensorError) as error:
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         raise CheckpointError(f"cannot write the checkpoint {folder}: {error}") from error
 
 
-def _write(target: Path, write: Callable[[Path], Any]) -> None:
-    """Write under a temporary name and rename; on failure nothing is left behind."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+def _flush(file: Path) -> None:
+    """Wait until the file is on disk, so that a rename never runs ahead of what it renames."""
+    with file.open("rb+") as stream:
+        os.fsync(stream.fileno())
 
 
 def _distinct_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -74,6 +87,8 @@ def _distinct_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, st
             raise CheckpointError(f"{name} is not a tensor but {type(tensor).__name__}, which safetensors cannot hold")
         if tensor.is_meta:
             raise CheckpointError(f"{name} is on the meta device and has no values to save")
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise CheckpointError(f"{name} is sparse or quantized, which safetensors cannot hold: make it dense first")
         if id(tensor) in first:
             aliases[name] = first[id(tensor)]
         else:
@@ -88,95 +103,135 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
     Where the checkpoint has a coded layer and the model a plain one, that layer is recoded as it was saved. A file that
     is truncated, foreign, newer than this version or made from another architecture is an error that changes nothing.
     """
-    file = Path(path) / TENSORS
+    require_module("model", model)
+    folder = Path(path)
+    file = folder / TENSORS
+    if folder.is_file():
+        raise CheckpointError(f"path must be a folder that nc.save wrote, but {folder} is a file")
     if not file.is_file():
-        raise CheckpointError(f"no checkpoint at {path}: there is no {TENSORS} in it")
-    config, tensors = _read(file)
-    layers, undo = _recoded_as_saved(model, config["layers"])
-    swap(model, layers)
+        raise CheckpointError(f"no checkpoint at {folder}, it has no {TENSORS}: give a folder that nc.save wrote")
+    saved, tensors = _read(file)
+    inner = uncompiled(model)
+    layers, replaced = _recoded_as_saved(inner, saved)
+    swap(inner, layers)
     try:
-        _check_fit(model, tensors, file)
-    except CheckpointError:
-        swap(model, undo)
-        raise
-    model.load_state_dict(tensors)
+        _check_fit(inner, tensors, file)
+        inner.load_state_dict(tensors)
+    except (CheckpointError, RuntimeError) as error:
+        swap(inner, replaced)
+        raise CheckpointError(str(error)) from error
     return model
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and all tensors of a checkpoint."""
+def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor]]:
+    """The coded layers and all tensors of a checkpoint."""
     try:
         with safe_open(file, framework="pt") as content:
             text = (content.metadata() or {}).get(_KEY)
-            if text is None:
-                raise CheckpointError(f"{file} is not a neurocoder checkpoint: it carries no neurocoder config")
-            config = json.loads(text)
-            if config["format"] > FORMAT:
-                raise CheckpointError(
-                    f"{file} was written by neurocoder {config['version']} in format {config['format']}; this is "
-                    f"{__version__}, which reads up to format {FORMAT}: upgrade neurocoder"
-                )
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
-            tensors |= {alias: tensors[name] for alias, name in config["aliases"].items()}
-            return config, tensors
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}; save it anew") from error
+    if text is None:
+        raise CheckpointError(
+            f"{file} is not a neurocoder checkpoint, it carries no neurocoder config: "
+            "read it with safetensors.torch.load_file"
+        )
+    try:
+        config = json.loads(text)
+        if config["format"] > FORMAT:
+            raise CheckpointError(
+                f"{file} was written by neurocoder {config['version']} in format {config['format']}; this is "
+                f"{__version__}, which reads up to format {FORMAT}: upgrade neurocoder"
+            )
+        layers = {name: _saved_layer(name, entry) for name, entry in config["layers"].items()}
+        tensors |= {alias: tensors[name] for alias, name in config["aliases"].items()}
     except CheckpointError:
         raise
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{file} carries a damaged neurocoder config: {error!r}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{file} carries a damaged neurocoder config, save it anew: {error!r}") from error
+    return layers, tensors
 
 
-def _recoded_as_saved(
-    model: nn.Module, saved: dict[str, Any]
-) -> tuple[dict[tuple[str, ...], nn.Module], dict[tuple[str, ...], nn.Module]]:
-    """Coded layers, still without values, for the plain layers that were coded when saved; and what they replace."""
-    modules = _modules_by_name(model)
+def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
     kinds = config_kinds()
-    built: dict[int, CodedLayer] = {}
-    layers: dict[tuple[str, ...], nn.Module] = {}
+    kind = entry["config"]["kind"]
+    if kind not in kinds:
+        raise CheckpointError(f"layer {name!r} was saved with {kind}, which is not registered: see nc.register")
+    return SavedLayer(kinds[kind].from_dict(entry["config"]), entry["control_dim"])
+
+
+Layers = dict[tuple[str, ...], nn.Module]
+
+
+def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[Layers, Layers]:
+    """Coded layers, still without values, for the plain layers that were coded when saved; and what they replace."""
+    modules = modules_by_name(model)
+    built: dict[nn.Module, CodedLayer] = {}
+    layers: Layers = {}
     for name, entry in saved.items():
-        kind = entry["config"]["kind"]
-        if kind not in kinds:
-            raise CheckpointError(f"layer {name!r} was saved with {kind}, which is not registered: see nc.register")
-        config: Config = kinds[kind].from_dict(entry["config"])
         module = modules.get(name)
         if module is None:
             raise CheckpointError(f"the checkpoint has a coded layer {name!r}, the model has no such layer")
         if isinstance(module, CodedLayer):
-            if (module.config, module.control_dim) != (config, entry["control_dim"]):
-                raise CheckpointError(f"layer {name!r} is coded with {module.config}, the checkpoint with {config}")
+            found = SavedLayer(module.config, module.control_dim)
+            if found != entry:
+                raise CheckpointError(
+                    f"layer {name!r} is coded with {found} in the model and with {entry} in the checkpoint: "
+                    "give a plain model, which is recoded as it was saved"
+                )
             continue
-        if (type(module), type(config)) not in _registry:
-            raise CheckpointError(f"layer {name!r} is a {type(module).__name__}, which {kind} does not cover")
-        if id(module) not in built:
-            built[id(module)] = _empty_like(module, config, entry["control_dim"])
-        layers[name,] = built[id(module)]
+        if not name:
+            raise CheckpointError(
+                "the checkpoint holds a single coded layer, which cannot replace the model itself: give a coded layer"
+            )
+        if module not in built:
+            built[module] = _empty_like(name, module, entry)
+        layers[name,] = built[module]
     extra = [name for name, module in modules.items() if isinstance(module, CodedLayer) and name not in saved]
     if extra:
-        raise CheckpointError(f"layer {extra[0]!r} is coded in the model, but not in the checkpoint")
+        raise CheckpointError(
+            f"layer {extra[0]!r} is coded in the model, but not in the checkpoint: give a plain model, which is "
+            "recoded as it was saved"
+        )
     return layers, {names: modules[names[0]] for names in layers}
 
 
-def _empty_like(plain: Any, config: Config, control_dim: int | None) -> CodedLayer:
+def _empty_like(name: str, plain: nn.Module, entry: SavedLayer) -> CodedLayer:
     """A coded layer for `plain` whose values are yet to be loaded."""
-    layer = _registry[type(plain), type(config)].like(plain, config, control_dim=control_dim, device="meta")
-    layer.to_empty(device=plain.weight.device)
+    coded_type = coded_type_for(plain, entry.config)
+    if coded_type is None:
+        kind = type(entry.config).__name__
+        raise CheckpointError(f"layer {name!r} is a {type(plain).__name__} in the model, which {kind} does not cover")
+    try:
+        layer = coded_type.like(plain, entry.config, control_dim=entry.control_dim, device="meta")
+    except ValueError as error:
+        raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {error}") from error
+    layer.to_empty(device=next(plain.parameters()).device)
     layer.adopt(plain)
     return layer
 
 
 def _check_fit(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
-    """Require the same names and shapes in the model and in the file."""
-    state = model.state_dict()
+    """Require the same names, shapes and ties in the model and in the file."""
+    state = model.state_dict(keep_vars=True)
     missing, unknown = sorted(set(state) - set(tensors)), sorted(set(tensors) - set(state))
     if missing or unknown:
         parts = [f"lacks {', '.join(missing[:3])}"] if missing else []
         parts += [f"has {', '.join(unknown[:3])}, which the model has not"] if unknown else []
         raise CheckpointError(f"{file} is of another architecture: it {' and '.join(parts)}")
+    first: dict[int, str] = {}
     for name, tensor in state.items():
-        if tensor.shape != tensors[name].shape:
+        stored = tensors[name]
+        if tensor.is_meta:
+            raise CheckpointError(f"{name} is on the meta device: call model.to_empty(device=...) before nc.load")
+        if tensor.shape != stored.shape:
             raise CheckpointError(
-                f"{file} is of another architecture: {name} is {tuple(tensors[name].shape)} there "
+                f"{file} is of another architecture: {name} is {tuple(stored.shape)} there "
                 f"and {tuple(tensor.shape)} in the model"
+            )
+        twin = first.setdefault(id(tensor), name)
+        if stored is not tensors[twin] and not torch.equal(stored, tensors[twin]):
+            raise CheckpointError(
+                f"{file} is of another architecture: {twin} and {name} are one tensor in the model "
+                "and have different values there"
             )

@@ -164,7 +164,7 @@ class CodedLayer(nn.Module):
             raise ValueError(f"control must have shape (..., {self.control_dim}), got {tuple(shape)}")
         if shape[:-1] != leading[: control.dim() - 1]:
             raise ValueError(
-                f"control's leading dimensions must be the first of the input's {tuple(leading)}, got {tuple(shape[:-1])}"
+                f"control's leading dimensions must be the first of x's {tuple(leading)}, got {tuple(shape[:-1])}"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ class ProgramController(nn.Module):
         hidden, reads = program.hidden, 3 * program.heads
         # With J = 1 the recurrent weight would only ever meet h_0 = 0.
         recurrent = program.steps > 1
-        options = {"device": device, "dtype": dtype}
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.input = nn.Linear(control_dim, 4 * hidden, **options)
         self.recurrent = nn.Linear(hidden, 4 * hidden, bias=False, **options) if recurrent else None
         self.query = nn.Linear(hidden, reads * program.key_dim, **options)

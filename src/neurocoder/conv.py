@@ -80,7 +80,7 @@ class _Conv(ProgramLayer):
         whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= low for size in sizes)
         if len(sizes) != self.spatial or not whole:
             raise ValueError(
-                f"{type(self).__name__}: {name} must be a whole number >= {low} or {self.spatial} of them, got {value!r}"
+                f"{type(self).__name__}: {name} must be a whole number >= {low} or {self.spatial} such, got {value!r}"
             )
         return sizes
 
@@ -180,7 +180,7 @@ class _Conv(ProgramLayer):
         return y if leading else y.squeeze(0)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`W_t` ([B,] out_channels, in_channels, *kernel_size) of each image. For study: memory grows with the batch."""
+        """`W_t` ([B,] out_channels, in_channels, *kernel_size) of each image. For study: it grows with the batch."""
         working = self.working_programs(self.programs(x, control))
         return working.mT.unflatten(-1, (self.in_channels, *self.kernel_size))
 

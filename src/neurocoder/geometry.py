@@ -28,7 +28,8 @@ class LinearGeometry(CodedLayer):
     def like(
         cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
-        return cls(
+        build: Any = cls
+        return build(
             plain.in_features,
             plain.out_features,
             plain.bias is not None,

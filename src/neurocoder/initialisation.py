@@ -51,8 +51,6 @@ def start(
     """A memory and a controller with their starting values."""
     memory = ProgramMemory(d_in, d_out, program, device="cpu", dtype=torch.float32)
     controller = ProgramController(control_dim, program, device="cpu", dtype=torch.float32)
-    nn.init.orthogonal_(memory.U)
-    nn.init.orthogonal_(memory.V)
     nn.init.zeros_(controller.input.bias)
     nn.init.constant_(controller.gate.bias, _GATE_BIAS)
     spread = torch.randn(program.slots, 1, device="cpu", dtype=torch.float32)

@@ -65,7 +65,7 @@ class Linear(LinearGeometry, ProgramLayer):
         if self.R is not None:
             residual = linear(shared, self.R)
             y = y + (residual if scale is None else (scale.unsqueeze(-1) * residual).to(y.dtype))
-        return y.reshape(x.shape[:-1] + (self.out_features,))
+        return y.reshape((*x.shape[:-1], self.out_features))
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., in_features, out_features) of each input. For study: memory grows with the batch."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .coded import CodedLayer, coded_layers
+from .modules import require_module
 from .program import ProgramLayer
 
 PARTS = ("memory", "controller", "residual", "main")
+
+
+def _layers(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:
+    """The coded layers of these modules, each once."""
+    for module in modules:
+        require_module("modules", module)
+    return list(coded_layers(*modules).values())
 
 
 def _sum(terms: list[Tensor], modules: tuple[nn.Module, ...]) -> Tensor:
@@ -26,26 +35,22 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
 
     A layer shared by several modules counts once; a model without coded layers adds zero.
     """
-    return _sum([layer.auxiliary_loss() for layer in coded_layers(*modules).values()], modules)
+    return _sum([layer.auxiliary_loss() for layer in _layers(modules)], modules)
 
 
 def orthogonal_loss(*modules: nn.Module) -> Tensor:
     """`L_o` itself, summed over the program layers, each once."""
-    layers = [layer for layer in coded_layers(*modules).values() if isinstance(layer, ProgramLayer)]
+    layers = [layer for layer in _layers(modules) if isinstance(layer, ProgramLayer)]
     return _sum([layer.memory.orthogonal_loss() for layer in layers], modules)
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:
     """For each parameter (by id) of a coded layer: that layer and the parameter's name in it."""
-    return {
-        id(parameter): (layer, name)
-        for layer in coded_layers(model).values()
-        for name, parameter in layer.named_parameters()
-    }
+    return {id(parameter): (layer, name) for layer in _layers((model,)) for name, parameter in layer.named_parameters()}
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Parameters by part: memory, controller, residual, main (all else, biases included) and total; shared ones once."""
+    """Parameters by part: memory, controller, residual, main (all else, biases too) and total; shared ones once."""
     owners = _owners(model)
     counts = dict.fromkeys(PARTS, 0)
     for parameter in model.parameters():
@@ -60,9 +65,11 @@ def parameter_groups(
     """Groups for an optimiser: controllers at a learning rate of their own; no decay on slots, keys, biases and other
     vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`.
     """
+    controller_lr = lr if controller_lr is None else controller_lr
     for name, value in (("lr", lr), ("controller_lr", controller_lr), ("weight_decay", weight_decay)):
-        if value is not None and not value >= 0:
-            raise ValueError(f"{name} must be a number >= 0, got {value!r}")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value < 0:
+            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     owners = _owners(model)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for parameter in model.parameters():
@@ -76,7 +83,7 @@ def parameter_groups(
         {
             "name": f"{'controller' if controller else 'main'}{'' if decays else ', undecayed'}",
             "params": parameters,
-            "lr": lr if controller_lr is None or not controller else controller_lr,
+            "lr": controller_lr if controller else lr,
             "weight_decay": weight_decay if decays else 0.0,
         }
         for (controller, decays), parameters in groups.items()

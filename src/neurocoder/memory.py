@@ -9,6 +9,11 @@ from . import functional as F
 from .config import ProgramConfig
 
 
+def orthonormal(rows: int, columns: int) -> Tensor:
+    """A random matrix with orthonormal rows, or columns where there are more rows; in float32 on the CPU."""
+    return nn.init.orthogonal_(torch.empty(rows, columns, device="cpu", dtype=torch.float32))
+
+
 class ProgramMemory(nn.Module):
     """`M_U (P, d_in)`, `M_V (P, d_out)`, `M_S (P, 1)` and the key networks `f_varphi` that name their slots."""
 
@@ -28,6 +33,16 @@ class ProgramMemory(nn.Module):
         self.key_u = nn.Linear(d_in, program.key_dim, device=device, dtype=dtype)
         self.key_v = nn.Linear(d_out, program.key_dim, device=device, dtype=dtype)
         self.key_s = nn.Linear(1, program.key_dim, device=device, dtype=dtype)
+        self.reset_slots()
+
+    def reset_slots(self) -> None:
+        """Orthonormal singular vectors (semi-orthonormal for P > d), singular values around one; nothing on meta."""
+        if self.U.is_meta:
+            return
+        with torch.no_grad():
+            self.U.copy_(orthonormal(*self.U.shape))
+            self.V.copy_(orthonormal(*self.V.shape))
+            self.S.normal_(1.0, 0.1)
 
     def keys(self) -> Tensor:
         """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class Programs(NamedTuple):
 
     def detach(self) -> Programs:
         """The same values, cut off from the graph."""
-        return Programs(*(None if field is None else field.detach() for field in self))
+        return self._replace(**{name: field.detach() for name, field in self._asdict().items() if field is not None})
 
 
 class Composition(NamedTuple):
@@ -79,13 +79,14 @@ class ProgramLayer(CodedLayer):
     ) -> None:
         super().__init__(program, weight_shape, control_dim)
         program = self.config
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
         d_out = weight_shape[0]
         d_in = torch.Size(weight_shape[1:]).numel()
-        self.memory = ProgramMemory(d_in, d_out, program, **options)
-        self.controller = ProgramController(control_dim or default_control, program, **options)
-        self.R = nn.Parameter(torch.empty(weight_shape, **options)) if program.residual else None
-        self.bias = nn.Parameter(torch.empty(d_out, **options)) if bias else None
+        # Built without values, so that all random numbers are drawn in one place, whatever the dtype and device.
+        self.memory = ProgramMemory(d_in, d_out, program, device="meta", dtype=dtype)
+        self.controller = ProgramController(control_dim or default_control, program, device="meta", dtype=dtype)
+        self.R = nn.Parameter(torch.empty(weight_shape, device="meta", dtype=dtype)) if program.residual else None
+        self.bias = nn.Parameter(torch.empty(d_out, device="meta", dtype=dtype)) if bias else None
+        self.to_empty(device=torch.get_default_device() if device is None else device)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

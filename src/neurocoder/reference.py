@@ -7,7 +7,7 @@ code with the fast path, only the names of a layer's parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -149,12 +149,12 @@ def conv(
     control: Tensor | None = None,
     **geometry: object,
 ) -> Tensor:
-    """Each image of x (B, C_in, *size) convolved with its own kernel; `geometry` is torch's stride, padding, dilation."""
+    """Each image of x (B, C_in, *size) convolved with its own kernel; `geometry` is stride, padding and dilation."""
     controls = x.flatten(2).mean(-1) if control is None else control
-    convolve = tnf.conv1d if len(kernel_size) == 1 else tnf.conv2d
+    convolve: Any = tnf.conv1d if len(kernel_size) == 1 else tnf.conv2d
     outputs = []
     for image, z in zip(x, controls, strict=True):
         weight = compose(parameters, program, z).weight
         kernel = weight.T.reshape(weight.shape[1], x.shape[1], *kernel_size)
-        outputs.append(convolve(image.unsqueeze(0), kernel, parameters.get("bias"), **geometry))  # type: ignore[arg-type]
+        outputs.append(convolve(image.unsqueeze(0), kernel, parameters.get("bias"), **geometry))
     return torch.cat(outputs)

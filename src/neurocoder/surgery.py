@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from .coded import CodedLayer, coded_layers
 from .config import Config
 from .conv import Conv1d, Conv2d
 from .linear import Linear
-
-Predicate = Callable[[str, nn.Module], bool]
-Targets = str | type[nn.Module] | Predicate | Iterable["str | type[nn.Module] | Predicate"]
+from .modules import Targets, modules_by_name, require_module, select, uncompiled
+from .trace import eager
 
 _registry: dict[tuple[type[nn.Module], type[Config]], type[CodedLayer]] = {}
 
@@ -28,7 +27,12 @@ def register(plain_type: type[nn.Module], coded_type: type[CodedLayer]) -> None:
         raise ValueError(f"plain_type must be a subclass of nn.Module, got {plain_type!r}")
     if not (isinstance(coded_type, type) and issubclass(coded_type, CodedLayer)):
         raise ValueError(f"coded_type must be a subclass of neurocoder.CodedLayer, got {coded_type!r}")
-    _registry[plain_type, coded_type.config_type] = coded_type
+    config_type = getattr(coded_type, "config_type", None)
+    if not (isinstance(config_type, type) and issubclass(config_type, Config)):
+        raise ValueError(
+            f"coded_type must have a config_type that is a subclass of neurocoder.Config, got {config_type!r}"
+        )
+    _registry[plain_type, config_type] = coded_type
 
 
 for _plain, _coded in (
@@ -40,6 +44,11 @@ for _plain, _coded in (
     (nn.Linear, HyperLinear),
 ):
     register(_plain, _coded)
+
+
+def coded_type_for(plain: nn.Module, config: Config) -> type[CodedLayer] | None:
+    """The coded layer that stands in for `plain` when `config` asks for it, or None."""
+    return _registry.get((type(plain), type(config)))
 
 
 def config_kinds() -> dict[str, type[Config]]:
@@ -59,7 +68,7 @@ class Replacement:
     after: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What `recode` would do; prints as a table."""
 
@@ -72,132 +81,129 @@ class Plan:
     def __str__(self) -> str:
         rows = [("layer", "from", "to", "parameters", "after")]
         for item in self.replacements:
-            names = " = ".join(item.names)
-            kinds = type(item.plain).__name__, f"nc.{item.coded_type.__name__}"
-            rows.append((names, *kinds, f"{item.before:,}", f"{item.after:,}"))
+            kinds = _type_name(type(item.plain)), _type_name(item.coded_type)
+            rows.append((" = ".join(item.names), *kinds, f"{item.before:,}", f"{item.after:,}"))
         rows.append(("whole model", "", "", f"{self.total_before:,}", f"{self.total_after:,}"))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
         lines = [
             "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
             for row in rows
         ]
-        lines.insert(1, "  ".join("-" * w for w in widths))
-        lines += [f"left as it is: {name} ({reason})" for name, reason in self.skipped]
+        rule = "  ".join("-" * w for w in widths)
+        lines = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+        for reason in dict.fromkeys(reason for _, reason in self.skipped):
+            names = ", ".join(name for name, other in self.skipped if other == reason)
+            lines.append(f"left as it is: {names} ({reason})")
         return "\n".join(line.rstrip() for line in lines)
 
-
-def _modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """All modules by every name they have, without looking inside coded layers."""
-    found: dict[str, nn.Module] = {}
-    inside: list[str] = []
-    for name, module in model.named_modules(remove_duplicate=False):
-        if any(name.startswith(prefix) for prefix in inside):
-            continue
-        found[name] = module
-        if isinstance(module, CodedLayer):
-            inside.append(f"{name}." if name else "")
-    return found
+    __repr__ = __str__
 
 
-def _select(modules: dict[str, nn.Module], targets: Targets) -> dict[str, bool]:
-    """The names that the targets mean; True where one was meant explicitly, by name or predicate."""
-    if isinstance(targets, str | type) or callable(targets):
-        targets = [targets]
-    if not isinstance(targets, Iterable):
-        raise ValueError(f"targets must be names, globs, types or predicates, got {targets!r}")
-    chosen: dict[str, bool] = {}
-    for target in targets:
-        if isinstance(target, str):
-            is_glob = any(mark in target for mark in "*?[")
-            matched = [name for name in modules if (fnmatchcase(name, target) if is_glob and name else name == target)]
-            explicit = not is_glob
-        elif isinstance(target, type):
-            matched, explicit = [name for name, module in modules.items() if isinstance(module, target)], False
-        elif callable(target):
-            matched, explicit = [name for name, module in modules.items() if target(name, module)], True
-        else:
-            raise ValueError(f"targets must be names, globs, types or predicates, got {target!r}")
-        if not matched:
-            shown = target.__name__ if isinstance(target, type) else repr(target)
-            known = ", ".join(name for name in list(modules)[:12] if name)
-            raise ValueError(f"targets matched no layer: {shown}; the model has {known or 'no named layers'}")
-        for name in matched:
-            chosen[name] = explicit or chosen.get(name, False)
-    return chosen
+def _type_name(kind: type[nn.Module]) -> str:
+    """The name that a user would write."""
+    for prefix, package in (("nn", "torch.nn."), ("nc", "neurocoder.")):
+        if kind.__module__.startswith(package):
+            return f"{prefix}.{kind.__name__}"
+    return kind.__name__
 
 
-def _refusal(modules: dict[str, nn.Module], name: str, config: Config) -> str | None:
-    """Why this layer cannot be recoded, or None."""
-    module = modules[name]
-    parent = modules.get(name.rpartition(".")[0])
-    if isinstance(parent, nn.MultiheadAttention):
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether anything was hung onto this module or its parameters that a replacement would not have."""
+    tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
+    for parameter in module.parameters():
+        tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
+    return any(tables) or "forward" in vars(module)
+
+
+def _refusal(modules: dict[str, nn.Module], names: list[str], config: Config) -> str | None:
+    """Why the layer of these names cannot be recoded, or None."""
+    module = modules[names[0]]
+    if isinstance(module, CodedLayer):
+        return "it is already coded: nc.restore it first"
+    if any(isinstance(modules.get(name.rpartition(".")[0]), nn.MultiheadAttention) for name in names):
         return "nn.MultiheadAttention multiplies by its out_proj.weight itself and would never call a coded layer"
-    if (type(module), type(config)) not in _registry:
-        kinds = sorted(plain.__name__ for plain, kind in _registry if kind is type(config))
-        known = (
-            f"{type(config).__name__} covers {', '.join(kinds)}" if kinds else f"no kind takes {type(config).__name__}"
-        )
-        return f"{type(module).__name__} is of an unknown kind: {known}; see nc.register"
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+    if parametrize.is_parametrized(module):
+        return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
+    coded_type = coded_type_for(module, config)
+    if coded_type is None:
+        kind = type(config).__name__
+        covered = ", ".join(sorted(_type_name(plain) for plain, other in _registry if other is type(config)))
+        known = f"{kind} covers {covered}" if covered else f"no kind takes {kind}"
+        return f"{_type_name(type(module))} is of an unknown kind: {known}; see nc.register"
+    if _has_hooks(module):
         return "it has hooks, which would be lost: remove them first and register them anew"
+    if "" in names:
+        return (
+            "it is the whole model and cannot be replaced in place: put it into a container, "
+            f"or use {_type_name(coded_type)}.from_plain"
+        )
     return None
 
 
 def plan(model: nn.Module, targets: Targets, config: Config, *, control_dim: int | None = None) -> Plan:
     """A dry run of `recode`: which layers would be replaced, and the parameters before and after."""
+    require_module("model", model)
     if not isinstance(config, Config):
         raise ValueError(f"config must be a ProgramConfig or another neurocoder config, got {config!r}")
-    modules = _modules_by_name(model)
-    chosen = _select(modules, targets)
-    skipped: list[tuple[str, str]] = []
-    names_of: dict[int, list[str]] = {}
-    for name, explicit in chosen.items():
-        if isinstance(modules[name], CodedLayer):
-            raise ValueError(f"{name or 'the model'!r} is already coded: nc.restore it first")
-        reason = _refusal(modules, name, config)
-        if reason is not None and explicit:
-            raise ValueError(f"cannot recode {name or 'the model itself'!r}: {reason}")
-        if reason is not None:
-            if any(True for _ in modules[name].parameters(recurse=False)):
-                skipped.append((name, reason))
-            continue
-        if name == "":
-            raise ValueError(
-                f"cannot recode the model itself, a {type(model).__name__}, in place: "
-                f"put it into a container, or use nc.{_registry[type(model), type(config)].__name__}.from_plain"
-            )
-        names_of.setdefault(id(modules[name]), [])
-    if not names_of:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
-        raise ValueError(f"targets matched no layer that can be recoded. {reasons}".rstrip())
+    model = uncompiled(model)
+    modules = modules_by_name(model)
+    chosen, skipped = _choose(modules, targets, config)
+    replacements = tuple(_replacement(modules[names[0]], names, config, control_dim) for names in chosen)
+    replaced = [name for names in chosen for name in names]
+    kept: dict[int, int] = {}
     for name, module in modules.items():
-        if id(module) in names_of:
-            names_of[id(module)].append(name)
-
-    replacements = []
-    for names in names_of.values():
-        plain = modules[names[0]]
-        coded_type = _registry[type(plain), type(config)]
-        try:
-            twin = coded_type.like(plain, config, control_dim=control_dim, device="meta")
-        except ValueError as error:
-            raise ValueError(f"cannot recode {names[0]!r}: {error}") from None
-        before, after = (sum(p.numel() for p in m.parameters()) for m in (plain, twin))
-        replacements.append(Replacement(tuple(names), plain, coded_type, before, after))
-    total = sum(p.numel() for p in model.parameters())
-    replaced = {id(item.plain) for item in replacements}
-    kept = {
-        id(p): p.numel()
-        for m in modules.values()
-        if id(m) not in replaced
-        for p in m._parameters.values()
-        if p is not None
-    }
-    for module in modules.values():
-        if isinstance(module, CodedLayer):
-            kept |= {id(p): p.numel() for p in module.parameters()}
+        if not any(f"{name}.".startswith(f"{one}.") for one in replaced):
+            kept |= {id(parameter): parameter.numel() for parameter in _own_parameters(module)}
     total_after = sum(kept.values()) + sum(item.after for item in replacements)
-    return Plan(tuple(replacements), tuple(skipped), total, total_after)
+    return Plan(replacements, tuple(skipped), _count(model), total_after)
+
+
+def _choose(
+    modules: dict[str, nn.Module], targets: Targets, config: Config
+) -> tuple[list[tuple[str, ...]], list[tuple[str, str]]]:
+    """The layers to replace, each as all of its names, and those that are passed over, with the reason."""
+    names_of: dict[int, list[str]] = {}
+    for name, module in modules.items():
+        names_of.setdefault(id(module), []).append(name)
+    selected = select(modules, targets)
+    reasons = {name: _refusal(modules, names_of[id(modules[name])], config) for name in selected}
+    chosen = dict.fromkeys(tuple(names_of[id(modules[name])]) for name, reason in reasons.items() if reason is None)
+    replaced = [name for names in chosen for name in names]
+    for name, reason in reasons.items():
+        outer = [one for one in replaced if name.startswith(f"{one}.")]
+        if reason is None and outer:
+            reasons[name] = f"it lies inside {outer[0]!r}, which is recoded as a whole"
+            chosen.pop(tuple(names_of[id(modules[name])]), None)
+    skipped = []
+    for name, reason in reasons.items():
+        if reason is not None and selected[name]:
+            raise ValueError(f"cannot recode {repr(name) if name else 'the model itself'}: {reason}")
+        if reason is not None and any(True for _ in _own_parameters(modules[name])):
+            skipped.append((name or "the model itself", reason))
+    if not chosen:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in skipped)
+        raise ValueError(f"targets matched no layer that can be recoded. {listed}".rstrip())
+    return list(chosen), skipped
+
+
+def _replacement(plain: nn.Module, names: tuple[str, ...], config: Config, control_dim: int | None) -> Replacement:
+    """What would replace this layer, tried on the meta device."""
+    coded_type = coded_type_for(plain, config)
+    assert coded_type is not None
+    try:
+        twin = coded_type.like(plain, config, control_dim=control_dim, device="meta")
+    except ValueError as error:
+        raise ValueError(f"cannot recode {names[0]!r}: {error}") from None
+    return Replacement(names, plain, coded_type, _count(plain), _count(twin))
+
+
+def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """A module's parameters without those of its children; a coded layer is one whole."""
+    return module.parameters(recurse=isinstance(module, CodedLayer))
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def recode(model: nn.Module, targets: Targets, config: Config, *, control_dim: int | None = None) -> nn.Module:
@@ -205,8 +211,8 @@ def recode(model: nn.Module, targets: Targets, config: Config, *, control_dim: i
 
     Args:
         model: any module that contains the layers.
-        targets: names, globs over full names, types, predicates `(name, module) -> bool`, or several of these. A glob or
-            type passes over layers that cannot be recoded (`plan` lists them); a name or predicate makes them an error.
+        targets: names, globs over full names, types, predicates `(name, module) -> bool`, or several of these. A glob
+            or type passes over layers that cannot be recoded (`plan` lists them); a name or predicate is then an error.
         config: what to put there: `ProgramConfig`, `MixtureConfig`, `StoredProgramConfig`, `HyperConfig` or one's own.
         control_dim: width of the tensor that steers these layers, see `control`; None: their own input does.
 
@@ -215,7 +221,7 @@ def recode(model: nn.Module, targets: Targets, config: Config, *, control_dim: i
     """
     replacements = plan(model, targets, config, control_dim=control_dim).replacements
     swap(
-        model,
+        uncompiled(model),
         {item.names: item.coded_type.from_plain(item.plain, config, control_dim=control_dim) for item in replacements},
     )
     return model
@@ -232,7 +238,7 @@ def swap(model: nn.Module, layers: dict[tuple[str, ...], nn.Module]) -> None:
             _set_nested_tensors(encoder)
 
 
-def _set_nested_tensors(encoder: nn.TransformerEncoder) -> None:
+def _set_nested_tensors(encoder: Any) -> None:
     """An encoder hands nested tensors to all of its layers if the first could take them; coded ones cannot."""
     if coded_layers(encoder):
         if getattr(encoder, "use_nested_tensor", False):
@@ -247,32 +253,32 @@ def restore(model: nn.Module, data: Any = None) -> nn.Module:
     """Replace every coded layer by a plain one, in place, and return the model.
 
     A layer whose program is still the same for every input, as `recode` leaves it, gets that weight: the old one. Any
-    other gets the mean of its `W_t` over `data`, the model's input (a tuple: its arguments).
+    other gets the mean of its `W_t` over `data`, the model's input (a tuple: its arguments), which passes through the
+    model once, in eval mode.
     """
-    if isinstance(model, CodedLayer):
+    require_module("model", model)
+    inner = uncompiled(model)
+    if isinstance(inner, CodedLayer):
         raise ValueError("cannot restore the model itself in place: it is a coded layer; put it into a container")
-    modules = _modules_by_name(model)
-    layers: dict[int, list[str]] = {}
-    for name, module in modules.items():
+    names_of: dict[CodedLayer, list[str]] = {}
+    for name, module in modules_by_name(inner).items():
         if isinstance(module, CodedLayer):
-            layers.setdefault(id(module), []).append(name)
-    if not layers:
-        raise ValueError("restore needs a model with coded layers, found none")
-    coded = {tuple(names): modules[names[0]] for names in layers.values()}
-    weights = {names: layer.constant_weight() for names, layer in coded.items() if isinstance(layer, CodedLayer)}
-    varying = {names: layer for names, layer in coded.items() if weights[names] is None}
+            names_of.setdefault(module, []).append(name)
+    if not names_of:
+        raise ValueError("model must have coded layers to restore, found none")
+    for layer, names in names_of.items():
+        if _has_hooks(layer):
+            raise ValueError(f"cannot restore {names[0]!r}: it has hooks, which would be lost: remove them first")
+    weights = {layer: layer.constant_weight() for layer in names_of}
+    varying = {layer: names_of[layer][0] for layer, weight in weights.items() if weight is None}
     if varying and data is None:
         raise ValueError(
-            f"{', '.join(names[0] for names in varying)}: the program differs from input to input; "
-            "give inputs to average over: nc.restore(model, data=x)"
+            f"data must be given: the program of {', '.join(map(repr, varying.values()))} differs from input to input; "
+            "nc.restore(model, data=x) takes its mean over x"
         )
     if varying:
-        weights |= _mean_weights(model, varying, data)
-    restored: dict[tuple[str, ...], nn.Module] = {}
-    for names, layer in coded.items():
-        assert isinstance(layer, CodedLayer)
-        restored[names] = _plain_with(layer, weights[names])
-    swap(model, restored)
+        weights |= _mean_weights(inner, varying, data)
+    swap(inner, {tuple(names): _plain_with(layer, weights[layer]) for layer, names in names_of.items()})
     return model
 
 
@@ -291,34 +297,32 @@ def _plain_with(layer: CodedLayer, weight: Tensor | None) -> nn.Module:
     return plain
 
 
-def _mean_weights(
-    model: nn.Module, layers: dict[tuple[str, ...], nn.Module], data: Any
-) -> dict[tuple[str, ...], Tensor | None]:
+def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, Tensor | None]:
     """The mean weight of each layer over the calls that one pass of the data makes."""
-    sums: dict[tuple[str, ...], Tensor] = {}
-    counts: dict[tuple[str, ...], int] = dict.fromkeys(layers, 0)
+    sums: dict[CodedLayer, Tensor] = {}
+    counts: dict[CodedLayer, int] = dict.fromkeys(layers, 0)
 
-    def collector(names: tuple[str, ...]) -> Callable[..., None]:
-        def collect(layer: CodedLayer, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-            mean, count = layer.mean_weight(*args, **kwargs)
-            if count:
-                sums[names] = sums.get(names, torch.zeros_like(mean)) + mean * count
-                counts[names] += count
+    def collect(layer: CodedLayer, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+        mean, count = layer.mean_weight(*args, **kwargs)
+        if count:
+            part = count * mean.to(torch.promote_types(mean.dtype, torch.float32))
+            sums[layer] = sums[layer] + part if layer in sums else part
+            counts[layer] += count
 
-        return collect
-
-    handles = [layer.register_forward_hook(collector(names), with_kwargs=True) for names, layer in layers.items()]
+    handles = [layer.register_forward_hook(collect, with_kwargs=True) for layer in layers]
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), eager():
             model(*data) if isinstance(data, tuple) else model(data)
     finally:
         for handle in handles:
             handle.remove()
         for module, mode in modes:
             module.training = mode
-    idle = [names[0] for names, count in counts.items() if count == 0]
+    idle = [name for layer, name in layers.items() if counts[layer] == 0]
     if idle:
-        raise ValueError(f"data reached no input of {', '.join(idle)}: give data that passes through every coded layer")
-    return {names: sums[names] / counts[names] for names in layers}
+        raise ValueError(
+            f"data must pass through every coded layer, but reached no input of {', '.join(map(repr, idle))}"
+        )
+    return {layer: sums[layer] / counts[layer] for layer in layers}

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from .coded import coded_layers
+from .modules import require_module
 from .program import ProgramLayer, Programs
 
 
 class Recording(Mapping[str, Programs]):
-    """The programs composed while recording: by layer name those of the last call, all of them by `calls`."""
+    """The programs composed while recording: by layer name those of the last call, all of them by `calls`.
 
-    def __init__(self, calls: dict[str, list[Programs]]) -> None:
-        self._calls = calls
+    A layer that has several names is found under each of them and iterated over once, under its first.
+    """
+
+    def __init__(self, calls: dict[str, list[Programs]], first_names: dict[str, str]) -> None:
+        self._calls, self._first_names = calls, first_names
 
     def calls(self, name: str) -> list[Programs]:
         """The programs of every call of this layer, in order (time steps, for instance)."""
-        if name not in self._calls:
-            raise KeyError(f"no program layer {name!r} was recorded; there is {', '.join(map(repr, self._calls))}")
-        return self._calls[name]
+        if name not in self._first_names:
+            raise KeyError(f"no program layer {name!r} in the model; there is {', '.join(map(repr, self._calls))}")
+        return self._calls[self._first_names[name]]
 
     def __getitem__(self, name: str) -> Programs:
         calls = self.calls(name)
@@ -36,7 +42,7 @@ class Recording(Mapping[str, Programs]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return bool(self._calls.get(name))  # type: ignore[call-overload]  # any object may be asked for
+        return name in self._first_names and bool(self._calls[self._first_names[name]])
 
 
 @contextmanager
@@ -47,22 +53,26 @@ def record(model: nn.Module) -> Iterator[Recording]:
             model(x)
         trace["fc"].u        # detached
 
-    A compiled model is recorded too: entering and leaving recompiles it once each.
+    A compiled model runs uncompiled while it is recorded, and is not compiled anew afterwards.
     """
-    layers = {
-        _plain_name(name): layer for name, layer in coded_layers(model).items() if isinstance(layer, ProgramLayer)
-    }
-    if not layers:
-        raise ValueError("record needs a model with a program layer, found none: use nc.recode or nc.Linear first")
-    before = {name: layer.recorded for name, layer in layers.items()}
-    calls: dict[str, list[Programs]] = {name: [] for name in layers}
+    require_module("model", model)
+    names_of: dict[ProgramLayer, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, ProgramLayer):
+            names_of.setdefault(module, []).append(_plain_name(name))
+    if not names_of:
+        raise ValueError("model must have a program layer to record, found none: use nc.recode or nc.Linear first")
+    before = {layer: layer.recorded for layer in names_of}
+    calls: dict[str, list[Programs]] = {names[0]: [] for names in names_of.values()}
+    first_names = {name: names[0] for names in names_of.values() for name in names}
     try:
-        for name, layer in layers.items():
-            layer.recorded = calls[name]
-        yield Recording(calls)
+        for layer, names in names_of.items():
+            layer.recorded = calls[names[0]]
+        with eager():
+            yield Recording(calls, first_names)
     finally:
-        for name, layer in layers.items():
-            layer.recorded = before[name]
+        for layer, recorded in before.items():
+            layer.recorded = recorded
 
 
 def _plain_name(name: str) -> str:
@@ -71,12 +81,25 @@ def _plain_name(name: str) -> str:
 
 
 @contextmanager
+def eager() -> Iterator[None]:
+    """Run compiled code uncompiled: hooks and recorded lists would make it compile anew at every call."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and importing it takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
 def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     """Steer by `z (..., control_dim)` the layers of the model that were built with `control_dim`."""
+    require_module("model", model)
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        raise ValueError(f"control must be a floating-point tensor, got {z.dtype if isinstance(z, Tensor) else z!r}")
     layers = [layer for layer in coded_layers(model).values() if layer.control_dim is not None]
     if not layers:
         raise ValueError(
-            "control needs a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"
+            "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"
         )
     for layer in layers:
         if z.dim() == 0 or z.shape[-1] != layer.control_dim:

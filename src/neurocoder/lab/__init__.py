@@ -1,0 +1,1 @@
+"""The lab: experiments with the library. It needs the extra `[lab]`; the library never imports it."""

@@ -1,0 +1,140 @@
+"""The main job in two minutes: on MNIST, Neurocoders against a linear classifier of no fewer parameters.
+
+A Neurocoder reads a fixed random projection of the image to 200 numbers and composes its 200 x 10 weight for each
+image from six slots. Run as `python -m neurocoder.lab.demo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import neurocoder as nc
+
+from .data import mnist
+from .figures import attention_patterns
+
+EPOCHS, BATCH, LEARNING_RATE, PROJECTED = 12, 128, 5e-3, 200
+
+
+class Result(NamedTuple):
+    """One trained model."""
+
+    name: str
+    model: nn.Module
+    error: float
+    """Test error in percent."""
+    seconds: float
+
+
+class Projected(nn.Module):
+    """A layer behind a fixed random projection of the flattened image."""
+
+    projection: Tensor
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("projection", torch.randn(784, PROJECTED) / 784**0.5)
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 784) -> (N, 10)"""
+        return self.layer(x @ self.projection)
+
+
+def neurocoder(steps: int) -> nn.Module:
+    """P = 6, K = 2, H = 3, an LSTM of 6: at most 7,176 parameters, where the linear classifier has 7,850."""
+    config = nc.ProgramConfig(slots=6, key_dim=2, steps=steps, heads=3, least_used=2, hidden=6, residual=False)
+    return Projected(nc.Linear(PROJECTED, 10, program=config))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "linear classifier": lambda: nn.Linear(784, 10),
+    "Neurocoder, J=1": lambda: neurocoder(1),
+    "Neurocoder, J=5": lambda: neurocoder(5),
+}
+
+
+def pixels(digits: mnist.Digits) -> Tensor:
+    """Flattened images (N, 784) of zero mean and unit variance over the training set."""
+    return (digits.images.flatten(1).float() / 255 - 0.1307) / 0.3081
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor, seed: int, epochs: int, advance: Callable[[], None]) -> None:
+    """Adam with cosine decay on the task loss plus the auxiliary loss; `advance` is called after each epoch."""
+    batches = len(x) // BATCH
+    optimiser = torch.optim.Adam(model.parameters(), LEARNING_RATE, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * batches)
+    shuffle = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=shuffle)[: batches * BATCH].view(batches, BATCH):
+            optimiser.zero_grad()
+            (cross_entropy(model(x[rows]), y[rows]) + nc.auxiliary_loss(model)).backward()
+            optimiser.step()
+            schedule.step()
+        advance()
+
+
+def run(console: Console, seed: int, epochs: int) -> list[Result]:
+    """Train and test every model."""
+    console.print("MNIST: 60,000 training and 10,000 test images, from the package")
+    (x, y), (test_x, test_y) = ((pixels(digits), digits.labels) for digits in (mnist.load(True), mnist.load(False)))
+    results = []
+    bar = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), "epochs", TimeRemainingColumn())
+    with Progress(*bar, console=console) as progress:
+        for name, build in MODELS.items():
+            torch.manual_seed(seed)
+            model, started = build(), time.perf_counter()
+            task = progress.add_task(name, total=epochs)
+            train(model, x, y, seed, epochs, lambda task=task: progress.advance(task))  # type: ignore[misc]
+            with torch.no_grad():
+                error = 100 * (model(test_x).argmax(1) != test_y).float().mean().item()
+            results.append(Result(name, model, error, time.perf_counter() - started))
+    return results
+
+
+def table(results: list[Result]) -> Table:
+    """Parameters, test error and time."""
+    rows = Table("model", *(("parameters", "test error", "seconds")), title="MNIST, test set")
+    for column in rows.columns[1:]:
+        column.justify = "right"
+    for result in results:
+        total = nc.count_parameters(result.model)["total"]
+        rows.add_row(result.name, f"{total:,}", f"{result.error:.2f}%", f"{result.seconds:.0f}")
+    return rows
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m neurocoder.lab.demo", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the start, the projection and the shuffling")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the training images")
+    parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the figure")
+    arguments = parser.parse_args()
+    if arguments.epochs < 1:
+        parser.error(f"--epochs must be at least 1, got {arguments.epochs}")
+    torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
+    console = Console()
+    results = run(console, arguments.seed, arguments.epochs)
+    console.print(table(results))
+    digits = mnist.load(False)
+    models = {result.name: result.model for result in results if isinstance(result.model, Projected)}
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    target = arguments.output / "attention.png"
+    attention_patterns(models, pixels(digits), digits, target)
+    console.print(f"Attention of each digit over the slots of M_U: {os.path.relpath(target)}")
+
+
+if __name__ == "__main__":
+    main()

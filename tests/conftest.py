@@ -1,0 +1,31 @@
+"""Shared fixtures and helpers."""
+
+import pytest
+import torch
+
+import neurocoder as nc
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """The tensors of the tests are tiny, and two processes may share two cores."""
+    torch.set_num_threads(1)
+
+
+def randomised(layer, scale=1.0):
+    """Give every parameter a random value, so that nothing hides behind a start at zero."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(0, scale)
+    return layer
+
+
+def small(**changes):
+    """A small configuration in which every mechanism is at work."""
+    fields = {"slots": 6, "key_dim": 2, "steps": 3, "heads": 2, "least_used": 3, "hidden": 4}
+    return nc.ProgramConfig(**(fields | changes))

@@ -1,0 +1,239 @@
+"""What people take for granted of a PyTorch layer."""
+
+import copy
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import neurocoder as nc
+from conftest import randomised, small
+
+LAYERS = {
+    "linear": lambda **options: nc.Linear(7, 3, program=small(), **options),
+    "linear, one step": lambda **options: nc.Linear(7, 3, program=small(steps=1), **options),
+    "linear, no residual": lambda **options: nc.Linear(7, 3, program=small(residual=False), **options),
+    "conv1d": lambda **options: nc.Conv1d(2, 3, 3, padding=1, program=small(), **options),
+    "conv2d": lambda **options: nc.Conv2d(2, 3, 3, stride=2, program=small(residual="plain"), **options),
+}
+INPUTS = {"linear": (7,), "conv1d": (2, 9), "conv2d": (2, 8, 8)}
+
+
+@pytest.fixture(params=LAYERS)
+def build(request):
+    """A function that builds a randomised layer, and one that makes a batch for it."""
+    shape = INPUTS[request.param.split(",")[0]]
+
+    def layer(**options):
+        return randomised(LAYERS[request.param](**options))
+
+    layer.batch = lambda size=5, **options: torch.randn(size, *shape, **options)
+    return layer
+
+
+def gradients(layer, x):
+    layer.zero_grad()
+    layer(x).square().sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in layer.named_parameters()}
+
+
+def assert_same_gradients(actual, expected, **tolerance):
+    assert actual.keys() == expected.keys()
+    for name, grad in actual.items():
+        torch.testing.assert_close(grad, expected[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+
+
+def test_compile_full_graph(build):
+    layer, x = build(), build.batch()
+    expected = gradients(layer, x)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+    assert_same_gradients(gradients(compiled._orig_mod, x), expected)
+    layer.zero_grad()
+    compiled(x).square().sum().backward()
+    assert_same_gradients({name: p.grad for name, p in layer.named_parameters()}, expected)
+
+
+def test_compile_with_inductor():
+    layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(5, 7)
+    compiled = torch.compile(layer, fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+    expected = gradients(layer, x)
+    layer.zero_grad()
+    compiled(x).square().sum().backward()
+    assert_same_gradients({n: p.grad for n, p in layer.named_parameters()}, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_export_with_a_dynamic_batch(build):
+    layer, x = build().eval(), build.batch()
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.export.export(layer, (x,), dynamic_shapes=({0: batch},))
+    for size in (1, 5, 11):
+        other = build.batch(size)
+        torch.testing.assert_close(program.module()(other), layer(other))
+
+
+def test_bfloat16_autocast(build):
+    layer, x = build(), build.batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x)
+        y.float().square().sum().backward()
+    assert y.dtype is torch.bfloat16
+    assert all(p.grad.dtype is torch.float32 and p.grad.isfinite().all() for p in layer.parameters())
+    error = (y.float() - layer(x)).norm() / layer(x).norm()
+    assert error < 0.05
+
+
+def test_bfloat16_layer(build):
+    layer = build(dtype=torch.bfloat16)
+    exact = copy.deepcopy(layer).double()
+    x = build.batch(dtype=torch.bfloat16)
+    y = layer(x)
+    y.float().square().sum().backward()
+    assert y.dtype is torch.bfloat16
+    assert all(p.dtype is torch.bfloat16 and p.grad.isfinite().all() for p in layer.parameters())
+    assert (y.double() - exact(x.double())).norm() / exact(x.double()).norm() < 0.1
+
+
+def test_meta_device(build):
+    layer = build(device="meta")
+    assert layer(build.batch(device="meta")).is_meta
+
+
+def test_functional_call_and_grad(build):
+    layer, x = build(), build.batch()
+    expected = gradients(layer, x)
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+
+    def loss(parameters):
+        return torch.func.functional_call(layer, parameters, (x,)).square().sum()
+
+    assert_same_gradients(torch.func.grad(loss)(parameters), expected)
+
+
+def test_ensemble_by_vmap_equals_its_members(build):
+    members, x = [build() for _ in range(3)], build.batch()
+    parameters, buffers = torch.func.stack_module_state(members)
+    base = copy.deepcopy(members[0]).to("meta")
+
+    def run(parameters, buffers):
+        return torch.func.functional_call(base, (parameters, buffers), (x,))
+
+    stacked = torch.func.vmap(run)(parameters, buffers)
+    torch.testing.assert_close(stacked, torch.stack([member(x) for member in members]))
+    per_sample = torch.func.vmap(lambda row: members[0](row))(x)
+    torch.testing.assert_close(per_sample, members[0](x))
+
+
+def test_activation_checkpointing(build):
+    layer, x = build(), build.batch(requires_grad=True)
+    expected = gradients(layer, x)
+    layer.zero_grad()
+    checkpoint(layer, x, use_reentrant=False).square().sum().backward()
+    assert_same_gradients({name: p.grad for name, p in layer.named_parameters()}, expected)
+
+
+def test_deepcopy_after_a_forward_is_independent(build):
+    layer, x = build(), build.batch()
+    y = layer(x)
+    twin = copy.deepcopy(layer)
+    assert torch.equal(twin(x), y)
+    with torch.no_grad():
+        twin.memory.U.add_(1.0)
+    assert torch.equal(layer(x), y)
+
+
+def test_state_dict_round_trip(build):
+    layer, other, x = build(), build(), build.batch()
+    assert not torch.allclose(layer(x), other(x))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(x), other(x))
+
+
+def test_empty_batch(build):
+    layer = build()
+    y = layer(build.batch(0))
+    assert y.shape == (0, *layer(build.batch(1)).shape[1:])
+    y.sum().backward()
+
+
+def test_shared_layer_adds_up_its_gradients():
+    layer = randomised(nc.Linear(7, 7, program=small()), 0.3)
+    model = nn.Sequential(layer, nn.Tanh(), layer)
+    x = torch.randn(5, 7)
+    first, second = copy.deepcopy(layer), copy.deepcopy(layer)
+    nn.Sequential(first, nn.Tanh(), second)(x).sum().backward()
+    model(x).sum().backward()
+    for (name, p), a, b in zip(layer.named_parameters(), first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, a.grad + b.grad, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_pickle_free_repr_and_weight_stand_in():
+    layer = nc.Linear(7, 3, program=small())
+    assert "P=6, K=2, J=3, H=2, l_I=3" in repr(layer)
+    assert layer.weight.dtype is torch.float32
+    assert layer.weight.shape == (3, 7)
+    with pytest.raises(TypeError, match="composed for each input"):
+        torch.nn.functional.linear(torch.randn(2, 7), layer.weight)
+
+
+DDP = """
+    import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    import neurocoder as nc
+
+    def build(steps, residual):
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(21, 8), nn.ReLU(), nn.Linear(8, 4))
+        sizes = dict(slots=6, key_dim=2, heads=2, least_used=3, hidden=4)
+        return nc.recode(plain, "*", nc.ProgramConfig(steps=steps, residual=residual, **sizes))
+
+    def work(rank, folder):
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+        x = torch.randn(8, 2, 9, generator=torch.Generator().manual_seed(1))
+        for case in ((1, True), (3, False), (3, "plain")):
+            alone, model = build(*case), DistributedDataParallel(build(*case))
+            for _ in range(2):  # a parameter left unused makes the second forward fail
+                model.zero_grad()
+                (model(x[rank::2]).square().mean() + nc.auxiliary_loss(model)).backward()
+            (alone(x).square().mean() + nc.auxiliary_loss(alone)).backward()
+            for (name, p), q in zip(alone.named_parameters(), model.module.parameters(), strict=True):
+                torch.testing.assert_close(q.grad, p.grad, msg=lambda m: f"{case} {name}: {m}")
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        mp.spawn(work, (sys.argv[1],), nprocs=2)
+        print("gradients agree")
+"""
+
+
+def test_ddp_over_two_processes(tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(textwrap.dedent(DDP))
+    result = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=180)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "gradients agree" in result.stdout
+
+
+MEMORY = """
+    import resource, torch, neurocoder as nc
+    layer = nc.Linear(1024, 1024, program=nc.ProgramConfig(slots=50, key_dim=5, steps=1, heads=10, hidden=32))
+    x = torch.randn(4096, 1024)
+    layer(x[:8]).sum().backward()  # libraries are loaded and gradients exist
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    layer(x).square().mean().backward()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+"""
+
+
+def test_memory_of_a_large_batch_stays_under_one_gib():
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(MEMORY)], capture_output=True, text=True, timeout=180
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert 0.01 < float(result.stdout) < 1.0
