@@ -1,7 +1,12 @@
 """Shared fixtures and helpers."""
 
+import os
+
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
 
 import neurocoder as nc
 

@@ -46,6 +46,14 @@ def assert_same(layer, fast, slow, x):
         torch.testing.assert_close(grad, expected[name], rtol=0, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.fixture(params=["torch", "eager"])
+def path(request):
+    """Each test that asks for it runs through both paths that serve a CPU in float64."""
+    with nc.backend(request.param):
+        yield
+
+
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("residual", [True, False, "plain"])
 @pytest.mark.parametrize("case", SIZES)
 def test_linear_agrees_with_the_reference(case, residual):
@@ -57,6 +65,7 @@ def test_linear_agrees_with_the_reference(case, residual):
     assert_same(layer, layer(x), slow, x)
 
 
+@pytest.mark.usefixtures("path")
 def test_linear_without_bias_and_with_control():
     config = small()
     layer = randomised(nc.Linear(7, 3, bias=False, program=config, control_dim=4, dtype=torch.float64))
@@ -148,6 +157,7 @@ def test_convolution_materializes_torch_kernels():
         torch.testing.assert_close(torch.nn.functional.conv2d(image, kernel, layer.bias), y, rtol=0, atol=1e-10)
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("residual", [True, False, "plain"])
 def test_gradcheck(residual):
     layer = randomised(nc.Linear(4, 3, program=small(residual=residual), dtype=torch.float64))

@@ -1,6 +1,7 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
 from . import functional, reference
+from .backend import backend
 from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from .checkpoint import CheckpointError, load, save
 from .coded import CodedLayer
@@ -37,6 +38,7 @@ __all__ = [
     "StoredProgramLinear",
     "__version__",
     "auxiliary_loss",
+    "backend",
     "control",
     "count_parameters",
     "functional",
@@ -44,8 +46,8 @@ __all__ = [
     "orthogonal_loss",
     "parameter_groups",
     "plan",
-    "record",
     "recode",
+    "record",
     "reference",
     "register",
     "restore",

@@ -62,8 +62,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             Path(temporary, CONFIG).write_text(text + "\n")
             for name in (TENSORS, CONFIG):
                 _flush(Path(temporary, name))
-            for name in (TENSORS, CONFIG):
-                os.replace(Path(temporary, name), folder / name)
+            _put(Path(temporary), folder)
     except (OSError, SafetensorError) as error:
         if is_new:
             with contextlib.suppress(OSError):
@@ -75,6 +74,21 @@ def _flush(file: Path) -> None:
     """Wait until the file is on disk, so that a rename never runs ahead of what it renames."""
     with file.open("rb+") as stream:
         os.fsync(stream.fileno())
+
+
+def _put(temporary: Path, folder: Path) -> None:
+    """Rename both files into place, last the tensors, which count; if that fails the earlier config comes back."""
+    config = folder / CONFIG
+    earlier = config.read_bytes() if config.exists() else None
+    os.replace(temporary / CONFIG, config)
+    try:
+        os.replace(temporary / TENSORS, folder / TENSORS)
+    except OSError:
+        if earlier is None:
+            config.unlink()
+        else:
+            config.write_bytes(earlier)
+        raise
 
 
 def _distinct_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:

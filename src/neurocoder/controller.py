@@ -44,16 +44,16 @@ class ProgramController(nn.Module):
         self.gate = nn.Linear(hidden, reads * program.slots, **options)
         self.integration = nn.Linear(control_dim, 1, **options) if program.residual is True else None
 
-    def attend(self, control: Tensor, keys: Tensor) -> Attention:
+    def attend(self, signal: Tensor, keys: Tensor) -> Attention:
         """Attention over the slots.
 
         Args:
-            control: z (N, control_dim).
+            signal: `input(z)`, what the composition network reads of the control (N, 4 * hidden).
             keys: k (3, P, K).
         """
         program = self.program
         recurrent = None if self.recurrent is None else self.recurrent.weight
-        states = F.composition_states(self.input(control), recurrent, program.steps)
+        states = F.composition_states(signal, recurrent, program.steps)
         queries = self.query(states).unflatten(-1, (3, program.heads, program.key_dim)).movedim(-3, 0)
         gates = self.gate(states).unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)
         content = F.content_attention(queries, keys, program.sharpness)

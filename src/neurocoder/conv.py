@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as tnf
 
-from . import functional as F
 from .coded import require_floating, require_size
 from .config import ProgramConfig
 from .program import ProgramLayer
@@ -163,12 +162,11 @@ class _Conv(ProgramLayer):
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
-        u, v, sigma, scale = self.compose(rows)
         images, padding = self._pad(x if leading else x.unsqueeze(0))
         read = self._filter(images, self.memory.U.view(-1, self.in_channels, *self.kernel_size), padding)
-        coefficients = F.execute(read.flatten(2).mT, u, v, sigma).mT
+        coefficients, scale = self.execute(rows, read.flatten(2).mT)
         y = type(self).convolve(
-            coefficients.unflatten(-1, read.shape[2:]),
+            coefficients.mT.unflatten(-1, read.shape[2:]),
             self.memory.V.mT.view(self.out_channels, -1, *([1] * self.spatial)),
             self.bias,
         )

@@ -75,7 +75,7 @@ def constant_program(memory: ProgramMemory, controller: ProgramController) -> tu
     with torch.no_grad():
         memory, controller = copy.deepcopy(memory).to(dtype), copy.deepcopy(controller).to(dtype)
         control = memory.U.new_zeros(1, controller.input.in_features)
-        u, v, s = controller.attend(control, memory.keys()).weight.flatten(2, 3)
+        u, v, s = controller.attend(controller.input(control), memory.keys()).weight.flatten(2, 3)
         sigma = F.singular_values(s, memory.S)
         gate = controller.residual_gate(control)
         scale = torch.ones_like(sigma[0, -1]) if gate is None else (gate * sigma[:, -1:]).squeeze()
@@ -96,7 +96,7 @@ def _set_modest_values(memory: ProgramMemory, controller: ProgramController, spr
     mean = 1.0
     for _ in range(3):  # the attention to M_S follows its values a little
         _set_values(memory, mean, spread)
-        attention = controller.attend(control, memory.keys()).weight[2, 0, -1, -1]
+        attention = controller.attend(controller.input(control), memory.keys()).weight[2, 0, -1, -1]
         mean = before_softplus / float(attention.sum())
     _set_values(memory, mean, spread)
 
@@ -117,7 +117,7 @@ def _match_variance(memory: ProgramMemory, controller: ProgramController, spread
     interpolation = (
         controller.gate(states).unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)[2:].sigmoid()
     )
-    u, v, _ = controller.attend(control, memory.keys()).weight.flatten(2, 3)
+    u, v, _ = controller.attend(controller.input(control), memory.keys()).weight.flatten(2, 3)
     strength = (u @ (x @ memory.U.mT).unsqueeze(-1)).squeeze(-1)
     right = v @ memory.V
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from . import functional as F
 from .config import ProgramConfig
 from .geometry import LinearGeometry
 from .program import ProgramLayer
@@ -58,9 +57,8 @@ class Linear(LinearGeometry, ProgramLayer):
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
-        u, v, sigma, scale = self.compose(rows)
         shared = self.grouped(x, rows, leading)
-        coefficients = F.execute(linear(shared, self.memory.U), u, v, sigma)
+        coefficients, scale = self.execute(rows, None if control is None else linear(shared, self.memory.U))
         y = linear(coefficients, self.memory.V.mT, self.bias)
         if self.R is not None:
             residual = linear(shared, self.R)

@@ -18,7 +18,7 @@ PARTS = ("memory", "controller", "residual", "main")
 def _layers(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:
     """The coded layers of these modules, each once."""
     for module in modules:
-        require_module("modules", module)
+        require_module("each of modules", module)
     return list(coded_layers(*modules).values())
 
 
@@ -46,7 +46,12 @@ def orthogonal_loss(*modules: nn.Module) -> Tensor:
 
 def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:
     """For each parameter (by id) of a coded layer: that layer and the parameter's name in it."""
-    return {id(parameter): (layer, name) for layer in _layers((model,)) for name, parameter in layer.named_parameters()}
+    require_module("model", model)
+    return {
+        id(parameter): (layer, name)
+        for layer in coded_layers(model).values()
+        for name, parameter in layer.named_parameters()
+    }
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:

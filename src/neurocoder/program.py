@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from . import functional as F
 from . import initialisation
+from .backend import compose_and_mix
 from .coded import CodedLayer
 from .config import ProgramConfig
 from .controller import ProgramController
@@ -39,19 +41,6 @@ class Programs(NamedTuple):
     def detach(self) -> Programs:
         """The same values, cut off from the graph."""
         return self._replace(**{name: field.detach() for name, field in self._asdict().items() if field is not None})
-
-
-class Composition(NamedTuple):
-    """What execution needs of N programs."""
-
-    u: Tensor
-    """(N, r, P)"""
-    v: Tensor
-    """(N, r, P)"""
-    sigma: Tensor
-    """(N, r)"""
-    scale: Tensor | None
-    """What multiplies the residual program: gate * sigma_r (N, 1), or None for one."""
 
 
 class ProgramLayer(CodedLayer):
@@ -120,18 +109,34 @@ class ProgramLayer(CodedLayer):
         if self.R is not None:
             yield self.R
 
-    def compose(self, control: Tensor) -> Composition:
-        """The programs for N controls (N, control_dim)."""
-        _, _, _, weight = self.controller.attend(control, self.memory.keys())
-        u, v, s = weight.flatten(2, 3)
-        sigma = F.singular_values(s, self.memory.S)
-        gate = self.controller.residual_gate(control)
-        return Composition(u, v, sigma, None if gate is None else gate * sigma[..., -1:])
+    def execute(self, rows: Tensor, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The active program applied to inputs, and what multiplies the residual program.
+
+        Args:
+            rows: what the controller reads (N, control width).
+            read: a = x M_U^T (N, T, P), or None where `rows` are the inputs themselves: then one projection reads them
+                for slots, composition and integration network together.
+
+        Returns:
+            e (N, T, P), with x P_t = e M_V; gate * sigma_r (N, 1), or None where the residual is not gated
+        """
+        controller, memory = self.controller, self.memory
+        networks = [controller.input, *([controller.integration] if controller.integration else [])]
+        if read is None:
+            weights = [memory.U, *(network.weight for network in networks)]
+            sizes = [len(weight) for weight in weights]
+            read, *signals = linear(rows, torch.cat(weights)).split(sizes, dim=-1)
+            read = read.unsqueeze(1)
+            signals = [signal + network.bias for signal, network in zip(signals, networks, strict=True)]
+        else:
+            signals = [network(rows) for network in networks]
+        coefficients, last = compose_and_mix(signals[0], read, controller, memory)
+        return coefficients, last * torch.sigmoid(signals[1]) if len(signals) == 2 else None
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (the input's)."""
         rows, leading = self.rows(x, self.resolve_control(control))
-        attention = self.controller.attend(rows, self.memory.keys())
+        attention = self.controller.attend(self.controller.input(rows), self.memory.keys())
         u, v, s = attention.weight.flatten(2, 3)
         gate = self.controller.residual_gate(rows)
 
@@ -179,11 +184,15 @@ class ProgramLayer(CodedLayer):
 
     def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
         rows, _ = self.rows(x, self.resolve_control(control))
-        programs = self.compose(rows)
-        core = torch.einsum("nrp,nr,nrq->pq", programs.u, programs.sigma, programs.v) / len(rows)
+        programs = self.programs(x, control)
+        u, v, sigma = (
+            tensor.reshape(len(rows), *tensor.shape[-dims:])
+            for tensor, dims in ((programs.u, 2), (programs.v, 2), (programs.sigma, 1))
+        )
+        core = torch.einsum("nrp,nr,nrq->pq", u, sigma, v) / len(rows)
         weight = (self.memory.U.mT @ core @ self.memory.V).mT.reshape(self.weight_shape)
         if self.R is not None:
-            scale = 1.0 if programs.scale is None else programs.scale.mean()
+            scale = 1.0 if programs.gate is None else (programs.gate * programs.sigma[..., -1:]).mean()
             weight = weight + scale * self.R
         return weight.detach(), len(rows)
 

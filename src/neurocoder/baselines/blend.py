@@ -1,4 +1,4 @@
-"""What mixtures and stored programs share: a bank of whole weights, blended for each input without building the blend."""
+"""What mixtures and stored programs share: a bank of whole weights, blended for each input but never built."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from .. import initialisation
-from ..geometry import LinearGeometry
+from .conditional import ConditionalLinear
 
-_DIFFERENCE = 0.01
-"""How far, relative to its norm, each weight of the bank starts from the plain layer's."""
+_DIFFERENCE = 0.02
+"""How far, at most, the rows of each weight of the bank start from those of the plain layer, relative to them."""
+_PROBES = 256
 
 
 def blend(x: Tensor, bank: Tensor, share: Tensor) -> Tensor:
@@ -25,72 +27,44 @@ def blend(x: Tensor, bank: Tensor, share: Tensor) -> Tensor:
     Returns:
         (N, T, d_out)
     """
-    answers = torch.nn.functional.linear(x, bank.flatten(0, 1)).unflatten(-1, bank.shape[:2])
+    # Forward and backward, N=256, E=10, one core: 784x10 3 ms, 1024x1024 159 ms; as one product of `share_i x` with the
+    # bank 13 and 337 ms, as a loop over experts 7 and 190 ms.
+    answers = linear(x, bank.flatten(0, 1)).unflatten(-1, bank.shape[:2])
     return torch.matmul(share[:, None, None, :].to(answers.dtype), answers).squeeze(-2)
 
 
-class BlendedLinear(LinearGeometry):
-    """A linear layer whose weight is `sum_i share_i(x) W_i` over a bank of whole weights."""
+class BlendedLinear(ConditionalLinear):
+    """A linear layer whose weight is `sum_i share_i(x) W_i` over a bank of whole weights; the shares sum to one."""
 
     bank: nn.Parameter
     """W (E, d_out, d_in)"""
 
-    def share(self, rows: Tensor) -> Tensor:
-        """The share of each weight of the bank (N, E), which sums to one."""
-        raise NotImplementedError
+    def start_bank(self) -> None:
+        """Independent plain weights, larger by the factor that their blend is smaller than one of them.
 
-    def control_reads_nothing(self) -> bool:
-        """Whether the share is the same for every input."""
-        raise NotImplementedError
-
-    def reset_bank(self) -> None:
-        """Every weight starts as a plain layer's."""
+        A blend of independent weights has `sum_i share_i^2` of the variance of one; probe inputs tell how much that is.
+        """
+        probes = torch.randn(_PROBES, self.control_width, device="cpu", dtype=torch.float32).to(self.bank)
+        gain = float(self.code(probes).square().sum(-1).mean().rsqrt())
         for weight in self.bank:
-            weight.copy_(initialisation.plain_weight(self.weight_shape))
-        if self.bias is not None:
-            self.bias.copy_(initialisation.plain_weight(self.weight_shape)[:, 0])
-
-    def constant_share(self) -> Tensor:
-        """The share (1, E) where it is the same for every input; a mixture's noise is off."""
-        mode = self.training
-        width = self.in_features if self.control_dim is None else self.control_dim
-        share = self.eval().share(self.bank.new_zeros(1, width)).detach()
-        self.train(mode)
-        return share
+            weight.copy_(gain * initialisation.plain_weight(self.weight_shape))
 
     def start_from(self, weight: Tensor) -> None:
-        """Every weight starts near the given one; the blend of the first share is the given one exactly."""
-        noise = torch.randn(self.bank.shape, device="cpu", dtype=torch.float32).to(self.bank)
-        noise = noise * (_DIFFERENCE * weight.norm() / weight.numel() ** 0.5)
-        common = torch.einsum("e,eoi->oi", self.constant_share()[0], noise)
-        self.bank.copy_(weight + noise - common)
+        """Every weight is the given one, its rows scaled a little differently; their first blend is the given one.
+
+        Scaled rows are scaled outputs: no output moves by more than twice `_DIFFERENCE`, whichever weights answer.
+        """
+        shape = (len(self.bank), self.out_features)
+        scales = torch.empty(shape, device="cpu", dtype=torch.float32).uniform_(-_DIFFERENCE, _DIFFERENCE)
+        scales = scales.to(self.bank.device)
+        first = self.code(self.bank.new_zeros(1, self.control_width)).to(scales.dtype)
+        self.bank.copy_(weight * (1 + scales - first @ scales).unsqueeze(-1))
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         yield self.bank
 
-    def constant_weight(self) -> Tensor | None:
-        if not self.control_reads_nothing():
-            return None
-        return torch.einsum("e,eoi->oi", self.constant_share()[0], self.bank.detach())
+    def weight_of(self, code: Tensor) -> Tensor:
+        return torch.tensordot(code.to(self.bank.dtype), self.bank, 1)
 
-    def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
-        rows, _ = self.rows(x, self.resolve_control(control))
-        share = self.share(rows).mean(0).to(self.bank.dtype)
-        return torch.einsum("e,eoi->oi", share, self.bank).detach(), len(rows)
-
-    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """The blended weight (..., in_features, out_features) of each input. For study."""
-        rows, leading = self.rows(x, self.resolve_control(control))
-        return (
-            torch.einsum("ne,eoi->nio", self.share(rows), self.bank)
-            .unflatten(0, leading or (1,))
-            .squeeze(() if leading else 0)
-        )
-
-    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`y = sum_i share_i (x W_i^T) + bias`: (..., in_features) -> (..., out_features)."""
-        rows, leading = self.rows(x, self.resolve_control(control))
-        y = blend(self.grouped(x, rows, leading), self.bank, self.share(rows))
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
-        return y.reshape(x.shape[:-1] + (self.out_features,))
+    def apply_code(self, x: Tensor, code: Tensor) -> Tensor:
+        return blend(x, self.bank, code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -10,53 +10,39 @@ from torch.nn.functional import softplus
 
 from ..config import MixtureConfig
 from .blend import BlendedLinear
+from .conditional import Options
 
 
-class LastForward:
-    """The balance loss of the last training forward: part of a graph, hence never copied, pickled or saved."""
-
-    def __init__(self) -> None:
-        self.loss: Tensor | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LastForward:
-        return LastForward()
-
-    def __reduce__(self) -> tuple[type[LastForward], tuple[()]]:
-        return LastForward, ()
+def top_k_gates(logits: Tensor, active: int) -> Tensor:
+    """`G = softmax(keep_top_k(H))`: H (N, E) -> (N, E), zero for all but k experts; the first of equals is kept."""
+    ranked, order = logits.sort(dim=-1, descending=True, stable=True)
+    kept = torch.softmax(ranked[..., :active], dim=-1)
+    return torch.zeros_like(logits).scatter(-1, order[..., :active], kept)
 
 
-def noisy_top_k(clean: Tensor, noise_scale: Tensor | None, active: int) -> tuple[Tensor, Tensor | None]:
-    """Gates `softmax(keep_top_k(clean + noise))` and, with noise, each expert's smooth load.
+def smooth_load(clean: Tensor, noisy: Tensor, noise_scale: Tensor, active: int) -> Tensor:
+    """`P(x, i)`: how probably expert i would be among the top k, were its own noise drawn anew (appendix A).
 
     Args:
         clean: x W_g (N, E).
-        noise_scale: softplus(x W_noise) (N, E), or None without noise.
+        noisy: H = x W_g + noise (N, E).
+        noise_scale: softplus(x W_noise) (N, E).
         active: k.
 
     Returns:
-        gates (N, E), zero for all but k experts, and P(expert is among the top k if its noise were drawn anew) (N, E).
+        (N, E)
     """
-    experts = clean.shape[-1]
-    noisy = clean if noise_scale is None else clean + noise_scale * torch.randn_like(clean)
-    top, chosen = noisy.topk(min(active + 1, experts), dim=-1)
-    kept = torch.softmax(top[..., :active], dim=-1)
-    gates = torch.zeros_like(noisy, dtype=kept.dtype).scatter(-1, chosen[..., :active], kept)
-    if noise_scale is None:
-        return gates, None
-    if active == experts:
-        return gates, torch.ones_like(gates)
+    if active == clean.shape[-1]:
+        return torch.ones_like(clean)
+    last_in, first_out = noisy.topk(active + 1, dim=-1).values[..., -2:].split(1, dim=-1)
     # The k-th largest of the others: one further down for an expert that is itself among the top k.
-    bar = torch.where(
-        noisy >= top[..., active - 1 : active], top[..., active : active + 1], top[..., active - 1 : active]
-    )
-    return gates, torch.special.ndtr((clean - bar) / noise_scale.clamp_min(1e-6))
+    bar = torch.where(noisy > first_out, first_out, last_in)
+    return torch.special.ndtr((clean - bar) / noise_scale.clamp_min(1e-6))
 
 
 def squared_variation(amounts: Tensor) -> Tensor:
-    """The squared coefficient of variation of an amount for each expert (E,)."""
-    if len(amounts) == 1:
-        return amounts.new_zeros(())
-    return amounts.var(unbiased=False) / (amounts.mean().square() + 1e-10)
+    """`CV^2`, the squared coefficient of variation of an amount for each expert (E,)."""
+    return amounts.var(correction=0) / (amounts.mean().square() + 1e-10)
 
 
 class MixtureLinear(BlendedLinear):
@@ -70,51 +56,64 @@ class MixtureLinear(BlendedLinear):
     config: MixtureConfig
     parts = {"bank": "memory", "gating": "controller", "noise": "controller", "bias": "main"}
 
+    balance_loss: Tensor | None = None
+    """`CV(importance)^2 + CV(load)^2` of the last forward; None where that was in eval mode."""
+
     def __init__(
         self,
         in_features: int,
         out_features: int,
         bias: bool = True,
         mixture: MixtureConfig | None = None,
-        *,
-        control_dim: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(mixture, self.set_geometry(in_features, out_features), control_dim)
-        options: dict[str, Any] = {"device": device, "dtype": dtype}
-        width, experts = control_dim or in_features, self.config.experts
+        super().__init__(in_features, out_features, bias, mixture, **options)
+
+    def build(self, options: dict[str, Any]) -> None:
+        experts = self.config.experts
         self.bank = nn.Parameter(torch.empty(experts, *self.weight_shape, **options))
-        self.gating = nn.Linear(width, experts, bias=False, **options)
-        self.noise = nn.Linear(width, experts, bias=False, **options)
-        self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
-        self.last = LastForward()
-        self.reset_parameters()
+        self.gating = nn.Linear(self.control_width, experts, bias=False, **options)
+        self.noise = nn.Linear(self.control_width, experts, bias=False, **options)
 
-    def reset_parameters(self) -> None:
+    def start(self) -> None:
         """Gating and noise start at zero, as in the paper: at first the noise alone spreads the load."""
-        if self.bank.is_meta:
-            return
-        with torch.no_grad():
-            self.reset_bank()
-            nn.init.zeros_(self.gating.weight)
-            nn.init.zeros_(self.noise.weight)
+        nn.init.zeros_(self.gating.weight)
+        nn.init.zeros_(self.noise.weight)
+        self.start_bank()
 
-    def control_reads_nothing(self) -> bool:
-        return not torch.count_nonzero(self.gating.weight)
+    def reader(self) -> nn.Linear:
+        return self.gating
 
-    def share(self, rows: Tensor) -> Tensor:
-        clean, scale = self.gating(rows), softplus(self.noise(rows))
-        gates, load = noisy_top_k(clean, scale if self.training else None, self.config.active)
-        if load is not None and not torch.compiler.is_exporting():
-            self.last.loss = squared_variation(gates.sum(0)) + squared_variation(load.sum(0))
+    def code(self, rows: Tensor) -> Tensor:
+        """The gates (N, experts) without noise."""
+        return top_k_gates(at_least_float32(self.gating(rows)), self.config.active)
+
+    def forward_code(self, rows: Tensor) -> Tensor:
+        loss = None
+        if self.training:
+            clean = at_least_float32(self.gating(rows))
+            noise_scale = softplus(at_least_float32(self.noise(rows)))
+            noisy = clean + noise_scale * torch.randn_like(clean)
+            gates = top_k_gates(noisy, self.config.active)
+            load = smooth_load(clean, noisy, noise_scale, self.config.active)
+            loss = squared_variation(gates.sum(0)) + squared_variation(load.sum(0))
+        else:
+            gates = self.code(rows)
+        if not torch.compiler.is_exporting():  # an exported program has no state to keep
+            self.balance_loss = loss
         return gates
 
     def auxiliary_loss(self) -> Tensor:
-        """`balance * (CV(importance)^2 + CV(load)^2)` of the last forward in training mode; 0 before one."""
-        if self.last.loss is None:
-            return self.bank.new_zeros(())
-        return self.config.balance * self.last.loss
+        """`balance * (CV(importance)^2 + CV(load)^2)` of the last forward; 0 before one and after one in eval mode."""
+        if self.balance_loss is None:
+            return super().auxiliary_loss()
+        return self.config.balance * self.balance_loss
 
-    def describe(self) -> str:
-        return f"bias={self.bias is not None}, experts={self.config.experts}, active={self.config.active}"
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: all but the loss, which is part of a graph."""
+        return {**self.__dict__, "balance_loss": None}
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Sums over a batch, ranks and probabilities need more digits than bfloat16 has."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

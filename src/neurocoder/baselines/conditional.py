@@ -1,0 +1,129 @@
+"""What the baselines share: a linear layer whose weight is read off a small code for each input, and never built."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from .. import initialisation
+from ..config import Config
+from ..geometry import LinearGeometry
+
+
+class Options(TypedDict, total=False):
+    """What every layer takes besides its sizes, its bias and its configuration."""
+
+    control_dim: int | None
+    """Width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does."""
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class ConditionalLinear(LinearGeometry):
+    """`y = x W(c)^T + bias` with a weight `W` (d_out, d_in) that is linear in the code `c` (C,) of the input.
+
+    A subclass makes its parameters in `build`, gives them values in `start` and `start_from`, and says what the code of
+    an input is, which weight a code means, and how to apply that weight without building it.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool,
+        config: Config | None,
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config, self.set_geometry(in_features, out_features), control_dim)
+        # Built without values, so that all random numbers are drawn in one place, whatever the dtype and device.
+        self.build({"device": "meta", "dtype": dtype})
+        self.bias = nn.Parameter(torch.empty(out_features, device="meta", dtype=dtype)) if bias else None
+        self.to_empty(device=torch.get_default_device() if device is None else device)
+        self.reset_parameters()
+
+    @property
+    def control_width(self) -> int:
+        """Width of what the code is made from."""
+        return self.in_features if self.control_dim is None else self.control_dim
+
+    def build(self, options: dict[str, Any]) -> None:
+        """Make the parameters, other than the bias, with these options."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Give the parameters, other than the bias, their starting values."""
+        raise NotImplementedError
+
+    def code(self, rows: Tensor) -> Tensor:
+        """c (N, C) of N inputs or controls (N, control_width)."""
+        raise NotImplementedError
+
+    def reader(self) -> nn.Linear:
+        """The linear map through which the code depends on the input: with its weight at zero, the code is constant."""
+        raise NotImplementedError
+
+    def weight_of(self, code: Tensor) -> Tensor:
+        """W (..., d_out, d_in) of codes (..., C). For study."""
+        raise NotImplementedError
+
+    def apply_code(self, x: Tensor, code: Tensor) -> Tensor:
+        """`x W(c)^T` without building W: x (N, T, d_in), T inputs under one code (N, C) -> (N, T, d_out)."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Starting values, drawn in float32 on the CPU; nothing on the meta device."""
+        if next(self.parameters()).is_meta:
+            return
+        with torch.no_grad():
+            self.start()
+            if self.bias is not None:
+                self.bias.copy_(initialisation.plain_weight((self.out_features, 1))[:, 0] / math.sqrt(self.in_features))
+
+    def forward_code(self, rows: Tensor) -> Tensor:
+        """The code that a forward uses: `code`, unless training differs."""
+        return self.code(rows)
+
+    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """(..., in_features) -> (..., out_features), steered by a control (..., control_dim) if built for one."""
+        rows, leading = self.rows(x, self.resolve_control(control))
+        y = self.apply_code(self.grouped(x, rows, leading), self.forward_code(rows))
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype)
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """The weight (..., in_features, out_features) of each input. For study: memory grows with the batch."""
+        rows, leading = self.rows(x, self.resolve_control(control))
+        return self.weight_of(self.code(rows)).mT.reshape(*leading, self.in_features, self.out_features)
+
+    def constant_weight(self) -> Tensor | None:
+        if torch.count_nonzero(self.reader().weight):
+            return None
+        rows = self.reader().weight.new_zeros(1, self.control_width)
+        return self.weight_of(self.code(rows)[0]).detach()
+
+    def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
+        rows, _ = self.rows(x, self.resolve_control(control))
+        return self.weight_of(self.code(rows).mean(0)).detach(), len(rows)
+
+    def auxiliary_loss(self) -> Tensor:
+        return next(self.parameters()).new_zeros(())
+
+    def describe(self) -> str:
+        fields = {"bias": self.bias is not None, **dataclasses.asdict(self.config)}
+        if self.control_dim is not None:
+            fields["control_dim"] = self.control_dim
+        return ", ".join(f"{name}={value}" for name, value in fields.items())
+
+
+def plain_start(layer: nn.Linear) -> None:
+    """Start a linear map as torch does, from random numbers drawn in float32 on the CPU."""
+    twin = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="cpu", dtype=torch.float32)
+    layer.load_state_dict(twin.state_dict())

@@ -1,0 +1,165 @@
+"""The Triton kernels, through Triton's interpreter where there is no GPU, against the torch path in float64."""
+
+import copy
+
+import pytest
+import torch
+
+import neurocoder as nc
+from conftest import randomised, small
+from test_reference import CONVOLUTIONS, SIZES, gradients
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def assert_close_to_exact(layer, x, **options):
+    """Outputs and every gradient of the kernels within float32's reach of the same layer in float64."""
+    exact, x = copy.deepcopy(layer).double(), x.to(DEVICE)
+    rough, precise = x.clone().requires_grad_(), x.double().requires_grad_()
+    with nc.backend("torch"):
+        expected = exact(precise, **{name: value.double() for name, value in options.items()})
+        expected_gradients = gradients(expected, exact, precise)
+    with nc.backend("triton"):
+        y = layer(rough, **options)
+        found = gradients(y, layer, rough)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-4)
+    for name, grad in found.items():
+        scale = expected_gradients[name].abs().max().clamp_min(1e-3) if grad.numel() else 1.0
+        torch.testing.assert_close(
+            grad.double() / scale,
+            expected_gradients[name] / scale,
+            rtol=0,
+            atol=2e-4,
+            msg=lambda m, n=name: f"{n}: {m}",
+        )
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_linear(case):
+    changes, size, leading = SIZES[case]
+    layer = randomised(nc.Linear(*size, program=small(**changes), device=DEVICE))
+    assert_close_to_exact(layer, torch.randn(*leading, size[0]))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"slots": 50, "key_dim": 5, "steps": 1, "heads": 10, "least_used": 5, "hidden": 32},
+        {"slots": 30, "key_dim": 5, "steps": 5, "heads": 3, "least_used": 5, "hidden": 32},
+        {"slots": 17, "key_dim": 20, "steps": 2, "heads": 3, "least_used": 16, "hidden": 20},
+    ],
+)
+def test_sizes_of_the_paper(sizes):
+    layer = nc.Linear(40, 20, program=nc.ProgramConfig(**sizes), device=DEVICE)
+    assert_close_to_exact(randomised(layer, 0.5), torch.randn(37, 40))
+
+
+@pytest.mark.parametrize("case", ["1d", "2d, uneven"])
+def test_convolution(case):
+    kind, kernel, geometry = CONVOLUTIONS[case]
+    layer = randomised(kind(2, 3, kernel, program=small(), device=DEVICE, **geometry))
+    assert_close_to_exact(layer, torch.randn(4, 2, *(7, 6)[: len(kernel)]))
+
+
+def test_one_control_for_a_sequence():
+    layer = randomised(nc.Linear(7, 3, program=small(), control_dim=4, device=DEVICE))
+    assert_close_to_exact(layer, torch.randn(3, 5, 7), control=torch.randn(3, 4, device=DEVICE))
+
+
+def test_ties_take_the_gradient_of_the_torch_path():
+    """A recoded layer starts with steps that attend alike, so that usages tie."""
+    layer = nc.Linear(7, 3, program=small(steps=4), device=DEVICE)
+    x = torch.randn(5, 7, device=DEVICE)
+    found = {}
+    for path in ("torch", "eager", "triton"):
+        with nc.backend(path):
+            found[path] = gradients(layer(x), layer, x.clone().requires_grad_())
+    for path in ("eager", "triton"):
+        for name, grad in found[path].items():
+            torch.testing.assert_close(
+                grad, found["torch"][name], rtol=1e-3, atol=1e-5, msg=lambda m, n=name, p=path: f"{p} {n}: {m}"
+            )
+
+
+def test_the_same_input_gives_the_same_bits():
+    layer = randomised(nc.Linear(7, 3, program=small(), device=DEVICE))
+    x = torch.randn(50, 7, device=DEVICE)
+    runs = []
+    with nc.backend("triton"):
+        for _ in range(2):
+            layer.zero_grad()
+            y = layer(x)
+            y.sin().sum().backward()
+            runs.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_compiled_through_the_operator():
+    layer = randomised(nc.Linear(7, 3, program=small(), device=DEVICE))
+    x = torch.randn(5, 7, device=DEVICE)
+    with nc.backend("triton"):
+        expected = gradients(layer(x), layer, x.clone().requires_grad_())
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        found = gradients(compiled(x), layer, x.clone().requires_grad_())
+        torch.testing.assert_close(compiled(x), layer(x))
+    for name, grad in found.items():
+        torch.testing.assert_close(grad, expected[name], msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_exported_through_the_operator(kind):
+    layer = nc.Linear(7, 3, program=small()) if kind == "linear" else nc.Conv2d(2, 3, 3, program=small())
+    layer = randomised(layer).to(DEVICE).eval()
+    shape = (7,) if kind == "linear" else (2, 5, 5)
+    x = torch.randn(4, *shape, device=DEVICE)
+    with nc.backend("triton"):
+        program = torch.export.export(layer, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+        assert "neurocoder.compose" in str(program)
+        other = torch.randn(6, *shape, device=DEVICE)
+        torch.testing.assert_close(program.module()(other), layer(other))
+
+
+def test_bfloat16_and_autocast():
+    layer = randomised(nc.Linear(7, 3, program=small(), device=DEVICE), 0.5)
+    x = torch.randn(50, 7, device=DEVICE)
+    exact = layer(x)
+    with nc.backend("triton"):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            mixed = layer(x)
+        low = copy.deepcopy(layer).bfloat16()(x.bfloat16())
+    for y in (mixed, low):
+        assert y.dtype is torch.bfloat16
+        assert (y.float() - exact).norm() / exact.norm() < 0.1
+
+
+def test_backend_is_chosen_and_undone():
+    layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(5, 7)
+    with nc.backend("torch"):
+        assert "ComposeAndMix" not in graph_of(layer(x))
+        with nc.backend("auto"):
+            assert "ComposeAndMix" in graph_of(layer(x))
+        assert "ComposeAndMix" not in graph_of(layer(x))
+    assert "ComposeAndMix" in graph_of(layer(x))
+
+
+def graph_of(tensor):
+    """The names of all autograd nodes behind a tensor."""
+    names, todo = set(), [tensor.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None:
+            names.add(type(node).__name__.removesuffix("Backward"))
+            todo += [parent for parent, _ in node.next_functions]
+    return names
+
+
+def test_double_backward_needs_the_torch_path():
+    layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(5, 7, requires_grad=True)
+    with nc.backend("torch"):
+        (grad,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+        grad.square().sum().backward()
+    assert layer.memory.U.grad.abs().max() > 0
+    (grad,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.square().sum().backward()
