@@ -1,10 +1,13 @@
 """What people take for granted of a PyTorch layer."""
 
 import copy
+import json
+import pickle
 import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -147,6 +150,21 @@ def test_deepcopy_after_a_forward_is_independent(build):
     assert torch.equal(layer(x), y)
 
 
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_copies_neither_record_nor_are_steered(build, duplicate):
+    layer, x = build(control_dim=2), build.batch()
+    z = torch.randn(5, 2, requires_grad=True) * 2  # part of a graph, as a controller's output is
+    with nc.control(layer, z), nc.record(layer) as trace:
+        y = layer(x)
+        twin = duplicate(layer)
+        with pytest.raises(ValueError, match="control must be given"):
+            twin(x)
+        assert torch.equal(twin(x, z), y)
+        assert torch.equal(layer(x), y)  # the layer itself still is
+    assert twin.recorded is None
+    assert len(trace.calls("")) == 2
+
+
 def test_state_dict_round_trip(build):
     layer, other, x = build(), build(), build.batch()
     assert not torch.allclose(layer(x), other(x))
@@ -170,6 +188,48 @@ def test_shared_layer_adds_up_its_gradients():
     model(x).sum().backward()
     for (name, p), a, b in zip(layer.named_parameters(), first.parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(p.grad, a.grad + b.grad, msg=lambda m, n=name: f"{n}: {m}")
+
+
+NUMPY_CONFIGS = [
+    nc.ProgramConfig(
+        slots=np.int64(6), key_dim=np.int32(2), heads=np.uint8(1), least_used=np.int16(3), sharpness=np.float32(0.5)
+    ),
+    nc.MixtureConfig(experts=np.int64(4), active=np.int64(2), balance=np.float64(0.5)),
+    nc.StoredProgramConfig(programs=np.int64(4), key_dim=np.int64(2)),
+    nc.HyperConfig(hidden=np.int64(4)),
+]
+
+
+@pytest.mark.parametrize("config", NUMPY_CONFIGS, ids=lambda config: config.owner)
+def test_numpy_numbers_in_a_configuration_become_pythons(config):
+    fields = json.loads(json.dumps(config.to_dict()))
+    assert type(config).from_dict(fields) == config
+    assert {type(value) for value in vars(config).values()} <= {int, float, bool}
+
+
+def test_numpy_sizes_of_a_layer_become_pythons():
+    four, two = np.int64(4), np.int32(2)
+    for layer in (
+        nc.Linear(four, two, program=small(), control_dim=two),
+        nc.HyperLinear(four, two, control_dim=two),
+        nc.Conv2d(four, two, (two, 3), np.int64(1), [two, 0], groups=np.int64(1), program=small(), control_dim=two),
+    ):
+        geometry = {name: value for name, value in vars(layer).items() if not name.startswith("_")}
+        sizes = [size for value in geometry.values() for size in (value if isinstance(value, tuple) else (value,))]
+        assert not any(isinstance(size, np.generic) for size in sizes), geometry
+        assert layer.control_dim == 2
+        assert layer(torch.randn(5, 4, *[8, 8] * isinstance(layer, nc.Conv2d)), torch.randn(5, 2)).shape[1] == 2
+
+
+def test_parameters_of_no_named_part_belong_to_the_main_part():
+    class Terse(nc.HyperLinear):
+        parts = {"hidden": "controller"}
+
+    layer = Terse(6, 4)
+    counts = nc.count_parameters(layer)
+    assert counts["controller"] == sum(p.numel() for p in layer.hidden.parameters())
+    assert counts["main"] == counts["total"] - counts["controller"]
+    nc.parameter_groups(layer, lr=0.1)
 
 
 def test_pickle_free_repr_and_weight_stand_in():

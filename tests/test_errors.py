@@ -1,5 +1,6 @@
 """A table of wrong inputs: each error names the argument, what it was and what it may be."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -39,6 +40,9 @@ CONFIGS = [
     (lambda: P(slots=0), r"program\.slots must be a whole number >= 1, got 0"),
     (lambda: P(slots=2.5), r"program\.slots must be a whole number >= 1, got 2\.5"),
     (lambda: P(steps=True), r"program\.steps must be a whole number >= 1, got True"),
+    (lambda: P(steps=np.True_), r"program\.steps must be a whole number >= 1, got np\.True_"),
+    (lambda: P(slots=np.float64(3)), r"program\.slots must be a whole number >= 1, got np\.float64\(3\.0\)"),
+    (lambda: P(slots=np.int64(0)), r"program\.slots must be a whole number >= 1, got np\.int64\(0\)"),
     (lambda: P(heads=-1), r"program\.heads must be a whole number >= 1, got -1"),
     (lambda: P(key_dim=None), r"program\.key_dim must be a whole number >= 1, got None"),
     (lambda: P(hidden="8"), r"program\.hidden must be a whole number >= 1, got '8'"),
@@ -46,6 +50,8 @@ CONFIGS = [
     (lambda: P(least_used=0), r"program\.least_used must be in 1\.\.slots \(30\), got 0"),
     (lambda: P(orthogonality=-0.1), r"program\.orthogonality must be a finite number >= 0, got -0\.1"),
     (lambda: P(orthogonality=float("nan")), r"program\.orthogonality must be a finite number >= 0, got nan"),
+    (lambda: P(orthogonality=True), r"program\.orthogonality must be a finite number >= 0, got True"),
+    (lambda: P(sharpness=np.float32("nan")), r"program\.sharpness must be a finite number > 0, got np\.float32\(nan\)"),
     (lambda: P(sharpness=0), r"program\.sharpness must be a finite number > 0, got 0"),
     (lambda: P(sharpness=float("inf")), r"program\.sharpness must be a finite number > 0, got inf"),
     (lambda: P(residual="gated"), r"program\.residual must be True, False or 'plain', got 'gated'"),
@@ -66,6 +72,15 @@ CONSTRUCTION = [
     (lambda: nc.Linear(3, 2, program=nc.HyperConfig()), r"Linear: program must be a ProgramConfig, got HyperConfig"),
     (lambda: nc.Linear(3, 2, program={"slots": 3}), r"Linear: program must be a ProgramConfig, got dict"),
     (lambda: nc.Linear(3, 2, control_dim=0), r"Linear: control_dim must be a whole number >= 1, got 0"),
+    (lambda: nc.Linear(np.True_, 3), r"Linear: in_features must be a whole number >= 1, got np\.True_"),
+    (lambda: nc.Linear(3, 2, small()), r"Linear: bias must be True or False, got ProgramConfig\(slots=6"),
+    (lambda: nc.Linear(3, 2, bias=None), r"Linear: bias must be True or False, got None"),
+    (lambda: linear(dtype=torch.int64), r"Linear: dtype must be a floating-point dtype, got torch\.int64"),
+    (lambda: linear(dtype=torch.complex64), r"Linear: dtype must be a floating-point dtype, got torch\.complex64"),
+    (lambda: linear(dtype="float32"), r"Linear: dtype must be a floating-point dtype, got 'float32'"),
+    (lambda: nc.MixtureLinear(3, 2, nc.MixtureConfig()), r"MixtureLinear: bias must be True or False, got MixtureConf"),
+    (lambda: nc.StoredProgramLinear(3, 2, 1), r"StoredProgramLinear: bias must be True or False, got 1"),
+    (lambda: nc.HyperLinear(3, 2, dtype=torch.int8), r"HyperLinear: dtype must be a floating-point dtype, got torch"),
     (lambda: nc.MixtureLinear(3, 2, mixture=P()), r"MixtureLinear: mixture must be a MixtureConfig, got ProgramConfig"),
     (lambda: nc.HyperLinear(3, -2), r"HyperLinear: out_features must be a whole number >= 1, got -2"),
     (lambda: nc.StoredProgramLinear(3, 2, control_dim="x"), r"control_dim must be a whole number >= 1, got 'x'"),
@@ -78,6 +93,9 @@ CONSTRUCTION = [
     (lambda: conv(padding="same", stride=2), r"Conv2d: padding='same' needs stride 1, got \(2, 2\)"),
     (lambda: conv(dilation=(1, 0)), r"Conv2d: dilation must be a whole number >= 1 .*, got \(1, 0\)"),
     (lambda: conv(groups=2), r"Conv2d: groups must be 1 .*, got 2"),
+    (lambda: conv(groups=True), r"Conv2d: groups must be 1 .*, got True"),
+    (lambda: conv(bias="yes"), r"Conv2d: bias must be True or False, got 'yes'"),
+    (lambda: conv(dtype=torch.complex64), r"Conv2d: dtype must be a floating-point dtype, got torch\.complex64"),
     (lambda: conv(padding_mode="mirror"), r"Conv2d: padding_mode must be one of .*'reflect'.*, got 'mirror'"),
 ]
 
@@ -85,11 +103,15 @@ CALLS = [
     (lambda: linear()(torch.randn(5, 3)), r"Linear: x must have shape \(\.\.\., 4\), got \(5, 3\)"),
     (lambda: linear()(torch.tensor(1.0)), r"Linear: x must have shape \(\.\.\., 4\), got \(\)"),
     (lambda: linear()(whole), r"Linear: x must be a floating-point tensor, got torch\.int64"),
+    (lambda: linear()([[1.0] * 4]), r"Linear: x must be a floating-point tensor, got list"),
+    (lambda: linear().programs(np.ones((5, 4))), r"Linear: x must be a floating-point tensor, got ndarray"),
     (lambda: linear().programs(torch.randn(3)), r"Linear: x must have shape \(\.\.\., 4\), got \(3,\)"),
     (lambda: linear().materialize(torch.randn(2, 5)), r"Linear: x must have shape \(\.\.\., 4\), got \(2, 5\)"),
     (lambda: conv()(torch.randn(5, 3, 6, 6)), r"Conv2d: x must have shape \(\[B,\] 2, H, W\), got \(5, 3, 6, 6\)"),
     (lambda: conv()(torch.randn(6, 6)), r"Conv2d: x must have shape \(\[B,\] 2, H, W\), got \(6, 6\)"),
     (lambda: conv().materialize(image.int()), r"Conv2d: x must be a floating-point tensor, got torch\.int32"),
+    (lambda: conv()(None), r"Conv2d: x must be a floating-point tensor, got NoneType"),
+    (lambda: nc.MixtureLinear(3, 2)(1.0), r"MixtureLinear: x must be a floating-point tensor, got float"),
     (lambda: nc.MixtureLinear(3, 2)(x), r"MixtureLinear: x must have shape \(\.\.\., 3\), got \(5, 4\)"),
     (lambda: nc.HyperLinear(4, 2)(whole), r"HyperLinear: x must be a floating-point tensor, got torch\.int64"),
     (
@@ -97,6 +119,14 @@ CALLS = [
         r"control must be given: this Linear has control_dim=2; call layer\(x, control=z\)",
     ),
     (lambda: linear()(x, control=z), r"control was given, but this Linear reads its own input: .* control_dim=2"),
+    (lambda: linear()(x, torch.tensor(1.0)), r"control was given, but this Linear reads its own .* with control_dim$"),
+    (lambda: linear()(x, [1.0]), r"^control must be a floating-point tensor, got list"),
+    (lambda: linear(control_dim=2)(x, [[1.0, 2.0]]), r"^control must be a floating-point tensor, got list"),
+    (lambda: linear(control_dim=4)(x, whole), r"^control must be a floating-point tensor, got torch\.int64"),
+    (lambda: linear(control_dim=2).programs(x, 1), r"^control must be a floating-point tensor, got int"),
+    (lambda: linear(control_dim=2)(x, torch.tensor(1.0)), r"control must have shape \(\.\.\., 2\), got \(\)"),
+    (lambda: conv(control_dim=2)(image, torch.tensor(1.0)), r"control must have shape \(\.\.\., 2\), got \(\)"),
+    (lambda: nc.HyperLinear(4, 3, control_dim=4)(x, whole), r"^control must be a floating-point tensor, got torch\.in"),
     (lambda: linear(control_dim=3)(x, z), r"control must have shape \(\.\.\., 3\), got \(5, 2\)"),
     (lambda: linear(control_dim=2)(x, z[:4]), r"control's leading dimensions must be .* \(5,\), got \(4,\)"),
     (lambda: linear(control_dim=2)(x, torch.randn(5, 1, 2)), r"control's leading dimensions must be .*, got \(5, 1\)"),

@@ -37,8 +37,8 @@ def test_two_slots_two_steps_by_hand():
         # The key of a slot is the slot: U +2, -1; V +1, +3; S +0.5, -0.5.
         for key in (layer.memory.key_u, layer.memory.key_v, layer.memory.key_s):
             key.weight.fill_(1.0)
-        layer.controller.query.bias.fill_(1.0)
-        layer.controller.gate.bias.fill_(math.log(3))  # sigmoid(log 3) = 3/4
+        layer.controller.signal.bias[:3].fill_(1.0)  # one query for each of u, v, s
+        layer.controller.signal.bias[3:].fill_(math.log(3))  # gates: sigmoid(log 3) = 3/4
         layer.controller.integration.bias.fill_(0.0)  # gate 1/2
         layer.R.fill_(4.0)
         layer.bias.fill_(0.25)

@@ -154,6 +154,22 @@ def test_bfloat16_means_are_summed_in_float32():
     assert (model.fc.weight - expected).norm() / expected.norm() < 0.02
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_part_of_a_model_is_averaged(in_place):
+    torch._dynamo.reset()
+    inner = randomised(nc.recode(nn.Sequential(nn.Linear(4, 4)), "0", small(steps=1)))
+    x = torch.randn(5, 4)
+    expected = inner[0].materialize(x).mean(0).T
+    if in_place:
+        inner.compile(backend="eager", fullgraph=True)
+    model = nn.Sequential(inner if in_place else torch.compile(inner, backend="eager", fullgraph=True))
+    model.eval()
+    with torch.no_grad():
+        model(x)
+    nc.restore(model, data=x)
+    torch.testing.assert_close(inner[0].weight, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_only_layers_that_need_it_use_the_data():
     model = nc.recode(mixed_mlp(), "*", small())
     randomised(model[2])

@@ -128,6 +128,20 @@ def test_targets(targets, expected):
     model(tokens()).sum().backward()
 
 
+def test_a_name_with_the_signs_of_a_glob():
+    model = nn.ModuleDict({"fc[0]": nn.Linear(4, 4), "fc0": nn.Linear(4, 4)})
+    nc.recode(model, "fc[0]", small())
+    assert coded_names(model) == ["fc[0]"]
+
+
+def test_a_type_passes_over_what_cannot_be_recoded():
+    model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.Conv1d(4, 4, 3, groups=4), nn.Conv1d(4, 2, 1))
+    (skipped,) = nc.plan(model, nn.Conv1d, small()).skipped
+    assert skipped == ("1", "Conv1d: groups must be 1 (a program spans all channels), got 4")
+    nc.recode(model, nn.Conv1d, small())
+    assert coded_names(model) == ["0", "2"]
+
+
 def test_recode_returns_the_model_in_place():
     model = Net()
     assert nc.recode(model, "head", small()) is model
@@ -242,7 +256,7 @@ def test_a_trained_layer_keeps_its_outputs_and_trains_on(kind, residual):
         loss = (model(x) - target).square().mean()
         loss.backward()
         if step in (0, 14):
-            parts = [layer.memory.U, layer.memory.V, layer.memory.S, layer.controller.query.weight, layer.R]
+            parts = [layer.memory.U, layer.memory.V, layer.memory.S, layer.controller.signal.weight, layer.R]
             assert all(part.grad.abs().max() > 0 for part in parts)
         optimiser.step()
         losses.append(loss.item())
@@ -267,6 +281,19 @@ def test_outputs_survive_in_every_dtype_and_on_inputs_that_the_weight_nulls(resi
     for one, y in zip(inputs, expected, strict=True):
         assert model(one).dtype is dtype
         assert row_change(model(one), y) < limit
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-10), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("residual", [True, "plain"])
+def test_convolutions_survive_in_every_dtype(residual, dtype, limit):
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1, dtype=dtype)),
+        torch.randn(20, 3, 9, 9, dtype=dtype),
+    )
+    expected = model(x)
+    nc.recode(model, "0", small(residual=residual))
+    assert model(x).dtype is dtype
+    assert row_change(model(x), expected) < limit
 
 
 def test_without_a_residual_the_bias_and_the_scale_remain():
@@ -339,6 +366,7 @@ REFUSALS = {
     "no such type": (Net, nn.Conv2d, "targets matched no layer: Conv2d"),
     "predicate without a match": (Net, lambda name, module: False, "targets matched no layer: <function"),
     "one of several": (Net, ["head", "nope"], "targets matched no layer: 'nope'"),
+    "by name and by glob": (Net, ["embed", "*"], "cannot recode 'embed'"),
     "empty list": (Net, [], "targets must name at least one layer, got none"),
     "not a target": (Net, 3, "targets must be names, globs, types or predicates, got 3"),
     "not a target inside a list": (Net, ["head", None], "targets must be names, globs, types or predicates, got None"),
@@ -361,7 +389,7 @@ REFUSALS = {
     ),
     "grouped convolution": (
         lambda: nn.Sequential(nn.Linear(4, 4), nn.Conv1d(4, 4, 3, groups=2)),
-        "*",
+        ["0", "1"],
         r"cannot recode '1': Conv1d: groups must be 1 .*, got 2",
     ),
     "model itself by type": (

@@ -8,6 +8,7 @@ from .coded import CodedLayer
 from .config import Config, HyperConfig, MixtureConfig, ProgramConfig, StoredProgramConfig
 from .controller import ProgramController
 from .conv import Conv1d, Conv2d
+from .geometry import LinearGeometry
 from .linear import Linear
 from .losses import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
 from .memory import ProgramMemory
@@ -25,6 +26,7 @@ __all__ = [
     "HyperConfig",
     "HyperLinear",
     "Linear",
+    "LinearGeometry",
     "MixtureConfig",
     "MixtureLinear",
     "Plan",

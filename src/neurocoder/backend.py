@@ -2,7 +2,8 @@
 
 - "torch": the operations of `neurocoder.functional` under autograd. Works everywhere: `torch.func`, any dtype, double
   backward, CPU `torch.compile`.
-- "eager": one autograd function with a backward written by hand, for eager mode in float32 and float64.
+- "eager": the whole linear layer as one autograd function with a backward written by hand; eager mode in float32 and
+  float64. Other layers and modes go by "torch".
 - "triton": fused GPU kernels, in eager mode and compiled.
 """
 
@@ -12,17 +13,12 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from . import functional as F
 from .config import ProgramConfig
-
-if TYPE_CHECKING:
-    from .controller import ProgramController
-    from .memory import ProgramMemory
 
 Backend = Literal["auto", "torch", "eager", "triton"]
 
@@ -59,53 +55,26 @@ def _transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
-def _choose(signal: Tensor, program: ProgramConfig, mix: bool) -> Backend:
-    """The fastest path that serves this call."""
+def choose(tensor: Tensor, program: ProgramConfig) -> Backend:
+    """The fastest path that serves a layer whose parameters are like this tensor."""
+    if _chosen == "triton":
+        from .kernels.fused import LIMITS, supports
+
+        if not supports(program):
+            raise ValueError(f"backend 'triton' takes {LIMITS}, got {program}")
     if _chosen != "auto":
         return _chosen
-    if _transformed():
+    if _transformed() or tensor.is_meta:
         return "torch"
-    if signal.is_cuda and signal.dtype != torch.float64 and has_triton():
+    if tensor.is_cuda and tensor.dtype != torch.float64 and has_triton():
         from .kernels.fused import supports
 
         if supports(program):
             return "triton"
-    plain = signal.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(signal.device.type)
-    return "eager" if mix and plain and not signal.is_meta and not torch.compiler.is_compiling() else "torch"
+    return "eager"
 
 
-def compose_and_mix(
-    signal: Tensor, read: Tensor, controller: ProgramController, memory: ProgramMemory
-) -> tuple[Tensor, Tensor]:
-    """The active program applied to what its slots read.
-
-    Args:
-        signal: the composition network's input signal (N, 4 * hidden).
-        read: a = x M_U^T, T inputs for each program (N, T, P).
-        controller, memory: those of the layer.
-
-    Returns:
-        e (N, T, P), with x P_t = e M_V, and sigma_r (N, 1)
-    """
-    program = controller.program
-    mix = read.shape[1] == 1
-    path = _choose(signal, program, mix)
-    if path == "torch" or (path == "eager" and not mix):
-        u, v, s = controller.attend(signal, memory.keys()).weight.flatten(2, 3)
-        sigma = F.singular_values(s, memory.S)
-        return F.execute(read, u, v, sigma), sigma[:, -1:]
-    recurrent = None if controller.recurrent is None else controller.recurrent.weight
-    readers = (controller.query.weight, controller.query.bias, controller.gate.weight, controller.gate.bias)
-    others = (recurrent, *readers, memory.keys(), memory.S)
-    if path == "eager":
-        from .kernels.eager import ComposeAndMix
-
-        coefficients, last = ComposeAndMix.apply(signal, read.squeeze(1), *others, program)
-        return coefficients.unsqueeze(1), last
-    from .kernels.fused import compose
-
-    if mix:
-        coefficients, last = compose((signal, read.squeeze(1), *others), program)
-        return coefficients.unsqueeze(1).to(read.dtype), last.to(read.dtype)
-    u, v, sigma = (tensor.to(read.dtype) for tensor in compose((signal, None, *others), program))
-    return F.execute(read, u, v, sigma), sigma[:, -1:]
+def whole_layer(x: Tensor, parameter: Tensor) -> bool:
+    """Whether a linear layer can run as one autograd function: eager mode, one full-precision dtype."""
+    full = x.dtype == parameter.dtype and x.dtype in (torch.float32, torch.float64)
+    return full and not torch.compiler.is_compiling() and not torch.is_autocast_enabled(x.device.type)

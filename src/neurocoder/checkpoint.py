@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -60,6 +61,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         with TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
             save_file(tensors, Path(temporary, TENSORS), {_KEY: text})
             Path(temporary, CONFIG).write_text(text + "\n")
+            # safetensors makes its files private; give them the permissions of any new file.
+            shutil.copymode(Path(temporary, CONFIG), Path(temporary, TENSORS))
             for name in (TENSORS, CONFIG):
                 _flush(Path(temporary, name))
             _put(Path(temporary), folder)

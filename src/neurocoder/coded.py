@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import torch
 from torch import Tensor, nn
 
-from .config import Config
+from .config import Config, whole
 
 
 class ComposedWeight:
@@ -44,8 +44,9 @@ class CodedLayer(nn.Module):
 
     config_type: ClassVar[type[Config]]
     """The configuration that asks for this layer in `recode`."""
-    parts: ClassVar[dict[str, str]]
-    """Which part ("memory", "controller", "residual" or "main") the parameters under each attribute belong to."""
+    parts: ClassVar[dict[str, str]] = {}
+    """Which part ("memory", "controller", "residual" or "main") the parameters under each attribute belong to, where
+    that is not "main"."""
     undecayed: ClassVar[tuple[str, ...]] = ()
     """Attributes whose parameters an optimiser should not decay, besides biases."""
 
@@ -54,17 +55,33 @@ class CodedLayer(nn.Module):
     control_dim: int | None
     bias: nn.Parameter | None
 
-    def __init__(self, config: Config | None, weight_shape: tuple[int, ...], control_dim: int | None) -> None:
+    def __init__(
+        self,
+        config: Config | None,
+        weight_shape: tuple[int, ...],
+        control_dim: int | None,
+        *,
+        bias: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
+        name = type(self).__name__
         config = self.config_type() if config is None else config
         if not isinstance(config, self.config_type):
             expected, got = self.config_type.__name__, type(config).__name__
-            raise ValueError(f"{type(self).__name__}: {self.config_type.owner} must be a {expected}, got {got}")
-        if control_dim is not None:
-            require_size(type(self).__name__, "control_dim", control_dim)
-        self.config, self.weight_shape, self.control_dim = config, weight_shape, control_dim
+            raise ValueError(f"{name}: {self.config_type.owner} must be a {expected}, got {got}")
+        if not isinstance(bias, bool):
+            raise ValueError(f"{name}: bias must be True or False, got {bias!r}")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"{name}: dtype must be a floating-point dtype, got {dtype!r}")
+        self.config, self.weight_shape = config, weight_shape
+        self.control_dim = None if control_dim is None else require_size(name, "control_dim", control_dim)
         self.ambient_control: Tensor | None = None
         self.recorded: list[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: all but what `nc.control` and `nc.record` set for the time being."""
+        return {**self.__dict__, "ambient_control": None, "recorded": None}
 
     @property
     def weight(self) -> ComposedWeight:
@@ -135,7 +152,7 @@ class CodedLayer(nn.Module):
 
     def part_of(self, name: str) -> str:
         """The part that the parameter of this name belongs to."""
-        return self.parts[name.split(".")[0]]
+        return self.parts.get(name.split(".")[0], "main")
 
     def decays(self, name: str) -> bool:
         """Whether an optimiser may decay the parameter of this name."""
@@ -146,21 +163,24 @@ class CodedLayer(nn.Module):
         if control is None:
             control = self.ambient_control
         name = type(self).__name__
+        if control is not None:
+            require_floating("control", control)
         if control is None and self.control_dim is not None:
             raise ValueError(
                 f"control must be given: this {name} has control_dim={self.control_dim}; call layer(x, control=z) or "
                 "run the model inside `with nc.control(model, z):`"
             )
         if control is not None and self.control_dim is None:
+            width = f"={control.shape[-1]}" if control.dim() else ""
             raise ValueError(
-                f"control was given, but this {name} reads its own input: build it with control_dim={control.shape[-1]}"
+                f"control was given, but this {name} reads its own input: build it with control_dim{width}"
             )
         return control
 
     def match_control(self, control: Tensor, leading: torch.Size) -> None:
         """Require a control (..., control_dim) whose leading dimensions are the first of the input's."""
         shape = control.shape
-        if shape[-1] != self.control_dim:
+        if control.dim() == 0 or shape[-1] != self.control_dim:
             raise ValueError(f"control must have shape (..., {self.control_dim}), got {tuple(shape)}")
         if shape[:-1] != leading[: control.dim() - 1]:
             raise ValueError(
@@ -168,18 +188,19 @@ class CodedLayer(nn.Module):
             )
 
 
-def require_floating(x: Tensor, shape: str, fits: bool, owner: str) -> None:
-    """Require a floating-point input that fits; `shape` says what fits."""
-    if not fits:
-        raise ValueError(f"{owner}: x must have shape {shape}, got {tuple(x.shape)}")
-    if not x.is_floating_point():
-        raise ValueError(f"{owner}: x must be a floating-point tensor, got {x.dtype}")
+def require_floating(name: str, value: Any) -> None:
+    """Require a floating-point tensor."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} must be a floating-point tensor, got {got}")
 
 
-def require_size(owner: str, name: str, value: Any) -> None:
-    """Require a layer size that is a whole number of at least one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def require_size(owner: str, name: str, value: Any) -> int:
+    """Require a layer size that is a whole number of at least one; returns it as an int."""
+    size = whole(value)
+    if size is None:
         raise ValueError(f"{owner}: {name} must be a whole number >= 1, got {value!r}")
+    return size
 
 
 def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:

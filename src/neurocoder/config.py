@@ -5,22 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
 
-def _whole(owner: str, name: str, value: Any, low: int = 1, high: tuple[str, int] | None = None) -> None:
-    """Require a whole number of at least `low`, and at most `high`, given as (field name, its value)."""
-    bound = f"in {low}..{high[0]} ({high[1]})" if high else f"a whole number >= {low}"
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < low or (high is not None and value > high[1]):
-        raise ValueError(f"{owner}.{name} must be {bound}, got {value!r}")
-
-
-def _number(owner: str, name: str, value: Any, *, positive: bool = False) -> None:
-    """Require a finite real number that is >= 0 (or > 0)."""
-    real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not real or value < 0 or (positive and value == 0):
-        raise ValueError(f"{owner}.{name} must be a finite number {'> 0' if positive else '>= 0'}, got {value!r}")
+def whole(value: Any, low: int = 1) -> int | None:
+    """The value as an int where it is a whole number >= `low`, numpy's too but not a bool; else None."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+        return None
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -44,6 +37,25 @@ class Config:
         if unknown:
             raise ValueError(f"{cls.__name__} has no field {', '.join(map(repr, unknown))}")
         return cls(**fields)
+
+    def _keep_whole(self, *names: str, at_most: str | None = None) -> None:
+        """Require whole numbers >= 1, and no larger than another field, and keep them as Python's."""
+        for name in names:
+            value = getattr(self, name)
+            number, high = whole(value), None if at_most is None else getattr(self, at_most)
+            if number is None or (high is not None and number > high):
+                bound = "a whole number >= 1" if high is None else f"in 1..{at_most} ({high})"
+                raise ValueError(f"{self.owner}.{name} must be {bound}, got {value!r}")
+            object.__setattr__(self, name, number)
+
+    def _keep_number(self, name: str, *, positive: bool = False) -> None:
+        """Require a finite number that is >= 0 (or > 0) and keep it as Python's."""
+        value = getattr(self, name)
+        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+        if not math.isfinite(number) or number < 0 or (positive and number == 0):
+            bound = "> 0" if positive else ">= 0"
+            raise ValueError(f"{self.owner}.{name} must be a finite number {bound}, got {value!r}")
+        object.__setattr__(self, name, number)
 
 
 @dataclass(frozen=True)
@@ -72,11 +84,10 @@ class ProgramConfig(Config):
     owner: ClassVar[str] = "program"
 
     def __post_init__(self) -> None:
-        for name in ("slots", "key_dim", "steps", "heads", "hidden"):
-            _whole(self.owner, name, getattr(self, name))
-        _whole(self.owner, "least_used", self.least_used, high=("slots", self.slots))
-        _number(self.owner, "orthogonality", self.orthogonality)
-        _number(self.owner, "sharpness", self.sharpness, positive=True)
+        self._keep_whole("slots", "key_dim", "steps", "heads", "hidden")
+        self._keep_whole("least_used", at_most="slots")
+        self._keep_number("orthogonality")
+        self._keep_number("sharpness", positive=True)
         if not (self.residual is True or self.residual is False or self.residual == "plain"):
             raise ValueError(f"program.residual must be True, False or 'plain', got {self.residual!r}")
 
@@ -100,9 +111,9 @@ class MixtureConfig(Config):
     owner: ClassVar[str] = "mixture"
 
     def __post_init__(self) -> None:
-        _whole(self.owner, "experts", self.experts)
-        _whole(self.owner, "active", self.active, high=("experts", self.experts))
-        _number(self.owner, "balance", self.balance)
+        self._keep_whole("experts")
+        self._keep_whole("active", at_most="experts")
+        self._keep_number("balance")
 
 
 @dataclass(frozen=True)
@@ -117,8 +128,7 @@ class StoredProgramConfig(Config):
     owner: ClassVar[str] = "stored_program"
 
     def __post_init__(self) -> None:
-        _whole(self.owner, "programs", self.programs)
-        _whole(self.owner, "key_dim", self.key_dim)
+        self._keep_whole("programs", "key_dim")
 
 
 @dataclass(frozen=True)
@@ -131,4 +141,4 @@ class HyperConfig(Config):
     owner: ClassVar[str] = "hyper"
 
     def __post_init__(self) -> None:
-        _whole(self.owner, "hidden", self.hidden)
+        self._keep_whole("hidden")

@@ -40,24 +40,33 @@ class ProgramController(nn.Module):
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.input = nn.Linear(control_dim, 4 * hidden, **options)
         self.recurrent = nn.Linear(hidden, 4 * hidden, bias=False, **options) if recurrent else None
-        self.query = nn.Linear(hidden, reads * program.key_dim, **options)
-        self.gate = nn.Linear(hidden, reads * program.slots, **options)
+        self.signal = nn.Linear(hidden, reads * (program.key_dim + program.slots), **options)
         self.integration = nn.Linear(control_dim, 1, **options) if program.residual is True else None
 
-    def attend(self, signal: Tensor, keys: Tensor) -> Attention:
-        """Attention over the slots.
+    def queries_and_gates(self, read: Tensor) -> tuple[Tensor, Tensor]:
+        """The composition signal xi: queries q (3, N, J, H, K) and gates g, through the sigmoid (3, N, J, H, P).
 
         Args:
-            signal: `input(z)`, what the composition network reads of the control (N, 4 * hidden).
-            keys: k (3, P, K).
+            read: `input(z)`, what the composition network reads of the control (N, 4 * hidden).
         """
         program = self.program
         recurrent = None if self.recurrent is None else self.recurrent.weight
-        states = F.composition_states(signal, recurrent, program.steps)
-        queries = self.query(states).unflatten(-1, (3, program.heads, program.key_dim)).movedim(-3, 0)
-        gates = self.gate(states).unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)
+        signal = self.signal(F.composition_states(read, recurrent, program.steps))
+        queries, gates = signal.split((3 * program.heads * program.key_dim, 3 * program.heads * program.slots), dim=-1)
+        queries = queries.unflatten(-1, (3, program.heads, program.key_dim)).movedim(-3, 0)
+        gates = gates.unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)
+        return queries, torch.sigmoid(gates)
+
+    def attend(self, read: Tensor, keys: Tensor) -> Attention:
+        """Attention over the slots.
+
+        Args:
+            read: `input(z)`, what the composition network reads of the control (N, 4 * hidden).
+            keys: k (3, P, K).
+        """
+        program = self.program
+        queries, interpolation = self.queries_and_gates(read)
         content = F.content_attention(queries, keys, program.sharpness)
-        interpolation = torch.sigmoid(gates)
         weight, least_used = F.program_attention(content, interpolation, program.least_used)
         return Attention(content, interpolation, least_used, weight)
 

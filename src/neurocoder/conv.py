@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as tnf
 
 from .coded import require_floating, require_size
-from .config import ProgramConfig
+from .config import ProgramConfig, whole
 from .program import ProgramLayer
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -43,17 +43,16 @@ class _Conv(ProgramLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         name = type(self).__name__
-        require_size(name, "in_channels", in_channels)
-        require_size(name, "out_channels", out_channels)
-        if groups != 1:
+        self.in_channels = require_size(name, "in_channels", in_channels)
+        self.out_channels = require_size(name, "out_channels", out_channels)
+        if whole(groups) != 1:
             raise ValueError(f"{name}: groups must be 1 (a program spans all channels), got {groups!r}")
         if padding_mode not in _PADDING_MODES:
             raise ValueError(f"{name}: padding_mode must be one of {_PADDING_MODES}, got {padding_mode!r}")
-        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = self._sizes("kernel_size", kernel_size, 1)
         self.stride = self._sizes("stride", stride, 1)
         self.dilation = self._sizes("dilation", dilation, 1)
-        self.padding_mode = padding_mode
+        self.groups, self.padding_mode = 1, padding_mode
         self.padding: tuple[int, ...] | str
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
@@ -64,8 +63,8 @@ class _Conv(ProgramLayer):
         else:
             self.padding = self._sizes("padding", padding, 0)
         super().__init__(
-            (out_channels, in_channels, *self.kernel_size),
-            in_channels,
+            (self.out_channels, self.in_channels, *self.kernel_size),
+            self.in_channels,
             bias=bias,
             program=program,
             control_dim=control_dim,
@@ -75,9 +74,9 @@ class _Conv(ProgramLayer):
 
     def _sizes(self, name: str, value: Any, low: int) -> tuple[int, ...]:
         """One whole number for each spatial dimension."""
-        sizes = tuple(value) if isinstance(value, tuple | list) else (value,) * self.spatial
-        whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= low for size in sizes)
-        if len(sizes) != self.spatial or not whole:
+        each = value if isinstance(value, tuple | list) else (value,) * self.spatial
+        sizes = tuple(size for size in (whole(item, low) for item in each) if size is not None)
+        if not len(sizes) == len(each) == self.spatial:
             raise ValueError(
                 f"{type(self).__name__}: {name} must be a whole number >= {low} or {self.spatial} such, got {value!r}"
             )
@@ -137,9 +136,11 @@ class _Conv(ProgramLayer):
 
     def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
         unbatched = self.spatial + 1
-        fits = x.dim() in (unbatched, unbatched + 1) and x.shape[-unbatched] == self.in_channels
-        sizes = ", ".join("DHW"[-self.spatial :])
-        require_floating(x, f"([B,] {self.in_channels}, {sizes})", fits, type(self).__name__)
+        name = type(self).__name__
+        require_floating(f"{name}: x", x)
+        if x.dim() not in (unbatched, unbatched + 1) or x.shape[-unbatched] != self.in_channels:
+            shape = f"([B,] {self.in_channels}, {', '.join('DHW'[-self.spatial :])})"
+            raise ValueError(f"{name}: x must have shape {shape}, got {tuple(x.shape)}")
         leading = x.shape[:-unbatched]
         if control is None:
             control = x.flatten(-self.spatial).mean(-1)

@@ -19,10 +19,9 @@ class LinearGeometry(CodedLayer):
 
     def set_geometry(self, in_features: int, out_features: int) -> tuple[int, int]:
         """Keep and check the sizes; returns the shape of the plain weight."""
-        require_size(type(self).__name__, "in_features", in_features)
-        require_size(type(self).__name__, "out_features", out_features)
-        self.in_features, self.out_features = in_features, out_features
-        return out_features, in_features
+        self.in_features = require_size(type(self).__name__, "in_features", in_features)
+        self.out_features = require_size(type(self).__name__, "out_features", out_features)
+        return self.out_features, self.in_features
 
     @classmethod
     def like(
@@ -46,8 +45,10 @@ class LinearGeometry(CodedLayer):
 
     def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
         """What the controller reads, flattened (N, control width), and its leading dimensions."""
-        fits = x.dim() > 0 and x.shape[-1] == self.in_features
-        require_floating(x, f"(..., {self.in_features})", fits, type(self).__name__)
+        name = type(self).__name__
+        require_floating(f"{name}: x", x)
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise ValueError(f"{name}: x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
         if control is None:
             return x.reshape(-1, self.in_features), x.shape[:-1]
         self.match_control(control, x.shape[:-1])

@@ -52,11 +52,10 @@ def start(
     memory = ProgramMemory(d_in, d_out, program, device="cpu", dtype=torch.float32)
     controller = ProgramController(control_dim, program, device="cpu", dtype=torch.float32)
     nn.init.zeros_(controller.input.bias)
-    nn.init.constant_(controller.gate.bias, _GATE_BIAS)
+    nn.init.constant_(controller.signal.bias[3 * program.heads * program.key_dim :], _GATE_BIAS)
     spread = torch.randn(program.slots, 1, device="cpu", dtype=torch.float32)
     if program.residual:
-        for reader in (controller.query, controller.gate):
-            nn.init.zeros_(reader.weight)
+        nn.init.zeros_(controller.signal.weight)
         if controller.integration is not None:
             nn.init.zeros_(controller.integration.weight)
             nn.init.constant_(controller.integration.bias, _RESIDUAL_GATE_BIAS)
@@ -111,12 +110,7 @@ def _match_variance(memory: ProgramMemory, controller: ProgramController, spread
     control_dim = controller.input.in_features
     own_input = control_dim == memory.U.shape[1] and control_scale == 1.0
     control = x if own_input else control_scale * torch.randn(_PROBES, control_dim, device="cpu", dtype=torch.float32)
-    recurrent = None if controller.recurrent is None else controller.recurrent.weight
-    states = F.composition_states(controller.input(control), recurrent, program.steps)
-    queries = controller.query(states).unflatten(-1, (3, program.heads, program.key_dim)).movedim(-3, 0)[2:]
-    interpolation = (
-        controller.gate(states).unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)[2:].sigmoid()
-    )
+    queries, interpolation = (tensor[2:] for tensor in controller.queries_and_gates(controller.input(control)))
     u, v, _ = controller.attend(controller.input(control), memory.keys()).weight.flatten(2, 3)
     strength = (u @ (x @ memory.U.mT).unsqueeze(-1)).squeeze(-1)
     right = v @ memory.V

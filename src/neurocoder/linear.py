@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from .backend import choose, whole_layer
 from .config import ProgramConfig
 from .geometry import LinearGeometry
+from .kernels.layer import ProgramLinear
 from .program import ProgramLayer
 
 
@@ -57,6 +59,10 @@ class Linear(LinearGeometry, ProgramLayer):
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
+        path = choose(self.memory.U, self.config)
+        if control is None and path != "torch" and whole_layer(x, self.memory.U):
+            y = ProgramLinear.apply(path == "triton", self.config, rows, *self._parameters_in_order())
+            return y.view((*x.shape[:-1], self.out_features))
         shared = self.grouped(x, rows, leading)
         coefficients, scale = self.execute(rows, None if control is None else linear(shared, self.memory.U))
         y = linear(coefficients, self.memory.V.mT, self.bias)
@@ -64,6 +70,21 @@ class Linear(LinearGeometry, ProgramLayer):
             residual = linear(shared, self.R)
             y = y + (residual if scale is None else (scale.unsqueeze(-1) * residual).to(y.dtype))
         return y.reshape((*x.shape[:-1], self.out_features))
+
+    def _parameters_in_order(self) -> tuple[Tensor | None, ...]:
+        """The layer's parameters as `ProgramLinear` takes them."""
+        memory, controller = self.memory, self.controller
+        keys = (memory.key_u, memory.key_v, memory.key_s)
+        integration = controller.integration
+        return (
+            *(memory.U, memory.V, memory.S),
+            *(tensor for key in keys for tensor in (key.weight, key.bias)),
+            *(controller.input.weight, controller.input.bias),
+            None if controller.recurrent is None else controller.recurrent.weight,
+            *(controller.signal.weight, controller.signal.bias),
+            *((None, None) if integration is None else (integration.weight, integration.bias)),
+            *(self.R, self.bias),
+        )
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., in_features, out_features) of each input. For study: memory grows with the batch."""

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from . import functional as F
 from . import initialisation
-from .backend import compose_and_mix
+from .backend import choose
 from .coded import CodedLayer
 from .config import ProgramConfig
 from .controller import ProgramController
@@ -122,16 +122,32 @@ class ProgramLayer(CodedLayer):
         """
         controller, memory = self.controller, self.memory
         networks = [controller.input, *([controller.integration] if controller.integration else [])]
+        weights = [*([memory.U] if read is None else []), *(network.weight for network in networks)]
+        projected = linear(rows, torch.cat(weights))
+        if choose(memory.U, self.config) == "triton":
+            return self._execute_fused(projected, read)
+        parts = list(projected.split([len(weight) for weight in weights], dim=-1))
         if read is None:
-            weights = [memory.U, *(network.weight for network in networks)]
-            sizes = [len(weight) for weight in weights]
-            read, *signals = linear(rows, torch.cat(weights)).split(sizes, dim=-1)
-            read = read.unsqueeze(1)
-            signals = [signal + network.bias for signal, network in zip(signals, networks, strict=True)]
-        else:
-            signals = [network(rows) for network in networks]
-        coefficients, last = compose_and_mix(signals[0], read, controller, memory)
-        return coefficients, last * torch.sigmoid(signals[1]) if len(signals) == 2 else None
+            read = parts.pop(0).unsqueeze(1)
+        signals = [part + network.bias for part, network in zip(parts, networks, strict=True)]
+        u, v, s = controller.attend(signals[0], memory.keys()).weight.flatten(2, 3)
+        sigma = F.singular_values(s, memory.S)
+        return F.execute(read, u, v, sigma), sigma[:, -1:] * torch.sigmoid(signals[1]) if len(signals) == 2 else None
+
+    def _execute_fused(self, projected: Tensor, read: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """`execute` by the Triton kernels."""
+        from .kernels.layer import sizes_of
+        from .kernels.operator import run
+
+        controller, memory = self.controller, self.memory
+        recurrent = None if controller.recurrent is None else controller.recurrent.weight
+        signal = controller.signal
+        gate_bias = None if controller.integration is None else controller.integration.bias
+        tensors = (projected, controller.input.bias, recurrent, signal.weight, signal.bias, memory.keys(), memory.S)
+        out = run((*tensors, gate_bias), sizes_of(self.config, mix=read is None))
+        coefficients, scale, attention, sigma = (tensor.to(projected.dtype) for tensor in out[:4])
+        mixed = coefficients.unsqueeze(1) if read is None else F.execute(read, attention[0], attention[1], sigma)
+        return mixed, None if gate_bias is None else scale
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (the input's)."""
@@ -175,7 +191,7 @@ class ProgramLayer(CodedLayer):
 
     def constant_weight(self) -> Tensor | None:
         controller = self.controller
-        readers = [controller.query, controller.gate, *([controller.integration] if controller.integration else [])]
+        readers = [controller.signal, *([controller.integration] if controller.integration else [])]
         if any(torch.count_nonzero(reader.weight) for reader in readers):
             return None
         active, scale = initialisation.constant_program(self.memory, self.controller)

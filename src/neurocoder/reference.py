@@ -88,8 +88,9 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
             parameters.get("controller.recurrent.weight"),
             parameters["controller.input.bias"],
         )
-        queries = (parameters["controller.query.weight"] @ h + parameters["controller.query.bias"]).view(3, heads, -1)
-        gates = (parameters["controller.gate.weight"] @ h + parameters["controller.gate.bias"]).view(3, heads, slots)
+        signal = parameters["controller.signal.weight"] @ h + parameters["controller.signal.bias"]
+        queries = signal[: 3 * heads * program.key_dim].view(3, heads, program.key_dim)
+        gates = signal[3 * heads * program.key_dim :].view(3, heads, slots)
         for kind in range(3):
             for head in range(heads):
                 similarity = torch.stack([cosine(queries[kind, head], keys[kind][i]) for i in range(slots)])

@@ -115,7 +115,7 @@ def _has_hooks(module: nn.Module) -> bool:
     return any(tables) or "forward" in vars(module)
 
 
-def _refusal(modules: dict[str, nn.Module], names: list[str], config: Config) -> str | None:
+def _refusal(modules: dict[str, nn.Module], names: list[str], config: Config, control_dim: int | None) -> str | None:
     """Why the layer of these names cannot be recoded, or None."""
     module = modules[names[0]]
     if isinstance(module, CodedLayer):
@@ -137,6 +137,10 @@ def _refusal(modules: dict[str, nn.Module], names: list[str], config: Config) ->
             "it is the whole model and cannot be replaced in place: put it into a container, "
             f"or use {_type_name(coded_type)}.from_plain"
         )
+    try:
+        coded_type.like(module, config, control_dim=control_dim, device="meta")
+    except ValueError as error:
+        return str(error)
     return None
 
 
@@ -147,7 +151,7 @@ def plan(model: nn.Module, targets: Targets, config: Config, *, control_dim: int
         raise ValueError(f"config must be a ProgramConfig or another neurocoder config, got {config!r}")
     model = uncompiled(model)
     modules = modules_by_name(model)
-    chosen, skipped = _choose(modules, targets, config)
+    chosen, skipped = _choose(modules, targets, config, control_dim)
     replacements = tuple(_replacement(modules[names[0]], names, config, control_dim) for names in chosen)
     replaced = [name for names in chosen for name in names]
     kept: dict[int, int] = {}
@@ -159,14 +163,14 @@ def plan(model: nn.Module, targets: Targets, config: Config, *, control_dim: int
 
 
 def _choose(
-    modules: dict[str, nn.Module], targets: Targets, config: Config
+    modules: dict[str, nn.Module], targets: Targets, config: Config, control_dim: int | None
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, str]]]:
     """The layers to replace, each as all of its names, and those that are passed over, with the reason."""
     names_of: dict[int, list[str]] = {}
     for name, module in modules.items():
         names_of.setdefault(id(module), []).append(name)
     selected = select(modules, targets)
-    reasons = {name: _refusal(modules, names_of[id(modules[name])], config) for name in selected}
+    reasons = {name: _refusal(modules, names_of[id(modules[name])], config, control_dim) for name in selected}
     chosen = dict.fromkeys(tuple(names_of[id(modules[name])]) for name, reason in reasons.items() if reason is None)
     replaced = [name for names in chosen for name in names]
     for name, reason in reasons.items():
@@ -187,13 +191,10 @@ def _choose(
 
 
 def _replacement(plain: nn.Module, names: tuple[str, ...], config: Config, control_dim: int | None) -> Replacement:
-    """What would replace this layer, tried on the meta device."""
+    """What would replace this layer, counted on the meta device."""
     coded_type = coded_type_for(plain, config)
     assert coded_type is not None
-    try:
-        twin = coded_type.like(plain, config, control_dim=control_dim, device="meta")
-    except ValueError as error:
-        raise ValueError(f"cannot recode {names[0]!r}: {error}") from None
+    twin = coded_type.like(plain, config, control_dim=control_dim, device="meta")
     return Replacement(names, plain, coded_type, _count(plain), _count(twin))
 
 

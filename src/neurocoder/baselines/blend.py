@@ -27,8 +27,7 @@ def blend(x: Tensor, bank: Tensor, share: Tensor) -> Tensor:
     Returns:
         (N, T, d_out)
     """
-    # Forward and backward, N=256, E=10, one core: 784x10 3 ms, 1024x1024 159 ms; as one product of `share_i x` with the
-    # bank 13 and 337 ms, as a loop over experts 7 and 190 ms.
+    # With gradients, N=256, E=10, 784x10 and 1024x1024: 3, 159 ms; (share x) @ bank 13, 337; a loop over E 7, 190.
     answers = linear(x, bank.flatten(0, 1)).unflatten(-1, bank.shape[:2])
     return torch.matmul(share[:, None, None, :].to(answers.dtype), answers).squeeze(-2)
 

@@ -41,10 +41,11 @@ class ConditionalLinear(LinearGeometry):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(config, self.set_geometry(in_features, out_features), control_dim)
+        shape = self.set_geometry(in_features, out_features)
+        super().__init__(config, shape, control_dim, bias=bias, dtype=dtype)
         # Built without values, so that all random numbers are drawn in one place, whatever the dtype and device.
         self.build({"device": "meta", "dtype": dtype})
-        self.bias = nn.Parameter(torch.empty(out_features, device="meta", dtype=dtype)) if bias else None
+        self.bias = nn.Parameter(torch.empty(self.out_features, device="meta", dtype=dtype)) if bias else None
         self.to_empty(device=torch.get_default_device() if device is None else device)
         self.reset_parameters()
 

@@ -110,8 +110,8 @@ class MixtureLinear(BlendedLinear):
         return self.config.balance * self.balance_loss
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: all but the loss, which is part of a graph."""
-        return {**self.__dict__, "balance_loss": None}
+        """What is copied and pickled: not the loss, which is part of a graph."""
+        return {**super().__getstate__(), "balance_loss": None}
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

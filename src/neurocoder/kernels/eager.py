@@ -1,19 +1,19 @@
-"""Composition and mix as one autograd function over torch operations, with its backward written by hand.
+"""The composition core over torch operations, with its backward written by hand.
 
 Autograd over `neurocoder.functional` keeps every intermediate and runs an operation for each. Here operations are fewer
-and larger, and the backward keeps five tensors a step. It is the path of eager mode; the arithmetic is `functional`'s.
+and larger. The arithmetic is `functional`'s.
 
 Layout: kinds first, then steps, (3, J, N, H, P), so that one batched product reads all gates and a step is one slice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..config import ProgramConfig
 
@@ -119,132 +119,141 @@ def attend_backward(
     return grad.mul_(interpolation), grad_gates
 
 
-class ComposeAndMix(torch.autograd.Function):
-    """From the composition network's input signal and what the slots read of x, to coefficients of the right slots."""
+def forward(
+    projected: Tensor,
+    input_bias: Tensor,
+    recurrent: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gate_bias: Tensor | None,
+    program: ProgramConfig,
+) -> tuple[Tensor, Tensor | None, list[Any]]:
+    """The composition core.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        signal: Tensor,
-        read: Tensor,
-        recurrent: Tensor | None,
-        query_weight: Tensor,
-        query_bias: Tensor,
-        gate_weight: Tensor,
-        gate_bias: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        program: ProgramConfig,
-    ) -> tuple[Tensor, Tensor]:
-        """Args as in `functional`; `keys` (3, P, K) as the key networks made them, `values` M_S (P, 1).
+    Args:
+        projected: what reads the input: slots (N, P), composition network (N, 4 * hidden) and, with a gated residual,
+            integration network (N, 1), side by side.
+        input_bias, gate_bias: the biases of the latter two.
+        recurrent: W_hh, for more than one step.
+        weight, bias: those of the composition signal.
+        keys: k (3, P, K) as the key networks made them.
+        values: M_S (P, 1).
 
-        Returns:
-            e (N, P) and sigma_r (N, 1)
-        """
-        steps, heads, slots, count = program.steps, program.heads, program.slots, signal.shape[0]
-        states, lstm = lstm_forward(signal, recurrent, steps)
-        rows = steps * count
-        flat = states.view(rows, program.hidden)
-        gates = torch.baddbmm(
-            gate_bias.view(3, 1, -1), flat.expand(3, -1, -1), gate_weight.view(3, heads * slots, -1).mT
-        )
-        interpolation = gates.sigmoid_().view(3, steps, count, heads, slots)
-        queries = torch.addmm(query_bias, flat, query_weight.mT).view(rows, 3, heads, program.key_dim)
-        query_norm = queries.norm(dim=-1, keepdim=True).clamp_min_(1e-12)
-        unit_queries = (queries / query_norm).transpose(0, 1).reshape(3, rows * heads, program.key_dim)
-        key_norm = keys.norm(dim=-1, keepdim=True).clamp_min_(1e-12)
-        unit_keys = keys / key_norm
-        cosine = torch.bmm(unit_queries, (program.sharpness * unit_keys).mT)
-        content = _softmax_of_cosines(cosine, program.sharpness).view_as(interpolation)
-        attention, usages = attend(content, interpolation, program.least_used)
+    Returns:
+        e (N, P); scale = gate * sigma_r (N, 1), or None without gate; what the backward needs
+    """
+    steps, heads, slots, key_dim, hidden = program.steps, program.heads, program.slots, program.key_dim, program.hidden
+    count = len(projected)
+    rows, queried = steps * count, 3 * heads * key_dim
+    read = projected[:, :slots]
+    states, lstm = lstm_forward(projected[:, slots : slots + 4 * hidden] + input_bias, recurrent, steps)
+    flat = states.view(rows, hidden)
+    gates = torch.baddbmm(
+        bias[queried:].view(3, 1, -1), flat.expand(3, -1, -1), weight[queried:].view(3, heads * slots, hidden).mT
+    )
+    interpolation = gates.sigmoid_().view(3, steps, count, heads, slots)
+    queries = torch.addmm(bias[:queried], flat, weight[:queried].mT).view(rows, 3, heads, key_dim)
+    query_norm = queries.norm(dim=-1, keepdim=True).clamp_min_(1e-12)
+    unit_queries = (queries / query_norm).transpose(0, 1).reshape(3, rows * heads, key_dim)
+    key_norm = keys.norm(dim=-1, keepdim=True).clamp_min_(1e-12)
+    unit_keys = keys / key_norm
+    cosine = torch.bmm(unit_queries, (program.sharpness * unit_keys).mT)
+    content = _softmax_of_cosines(cosine, program.sharpness).view_as(interpolation)
+    attention, usages = attend(content, interpolation, program.least_used)
 
-        u, v, s = attention
-        before = torch.matmul(s, values).squeeze(-1)  # (J, N, H), and so are the next three
-        sigma = torch.nn.functional.softplus(before).transpose(0, 1).flatten(1).flip(-1).cumsum(-1).flip(-1)
-        sigma = sigma.view(count, steps, heads).transpose(0, 1)
-        projected = torch.matmul(u, read.unsqueeze(-1)).squeeze(-1)
-        strength = sigma * projected
-        coefficients = torch.matmul(strength.unsqueeze(-2), v).squeeze(-2).sum(0)
-
-        ctx.program = program
-        # All through save_for_backward, so that activation checkpointing can drop them.
-        ctx.save_for_backward(
-            *(read, recurrent, query_weight, gate_weight, values),
-            *(flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys),
-            *(before, sigma, projected, strength),
-            *(tensor for step in lstm for tensor in step),
-            *(tensor for step in usages for tensor in step),
-        )
-        return coefficients, sigma[-1, :, -1:].clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_coefficients: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
-        """Reverse order of the forward."""
-        program: ProgramConfig = ctx.program
-        saved = ctx.saved_tensors
-        read, recurrent, query_weight, gate_weight, values = saved[:5]
-        flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys = saved[5:13]
-        before, sigma, projected, strength = saved[13:17]
-        lstm = _groups(saved[17 : 17 + 6 * program.steps], 6)
-        usages = _groups(saved[17 + 6 * program.steps :], 4)
-        steps, count, heads = before.shape
-        rows, slots, key_dim = steps * count, program.slots, program.key_dim
-        u, v, s = attention
-
-        grad_strength = torch.matmul(v, grad_coefficients.unsqueeze(-1)).squeeze(-1)
-        grad_sigma = grad_strength * projected
-        grad_sigma[-1, :, -1:] += grad_last
-        grad_projected = grad_strength * sigma
-        summed = grad_sigma.transpose(0, 1).flatten(1).cumsum(-1).view(count, steps, heads).transpose(0, 1)
-        grad_before = summed * before.sigmoid()
-        grad_values = torch.mm(s.reshape(rows * heads, slots).mT, grad_before.reshape(rows * heads, 1))
-        grad_read = torch.matmul(grad_projected.unsqueeze(-2), u).squeeze(-2).sum(0)
-
-        grad = torch.empty_like(attention)
-        torch.mul(grad_projected.unsqueeze(-1), read.unsqueeze(-2), out=grad[0])
-        torch.mul(strength.unsqueeze(-1), grad_coefficients.unsqueeze(-2), out=grad[1])
-        torch.mul(grad_before.unsqueeze(-1), values.view(-1), out=grad[2])
-        grad_content, grad_gates = attend_backward(grad, content, interpolation, attention, usages)
-
-        weighted = grad_content.mul_(content)
-        grad_cosine = weighted.addcmul_(content, weighted.sum(dim=-1, keepdim=True), value=-1)
-        grad_cosine = grad_cosine.view(3, rows * heads, slots)
-        if program.sharpness != 1.0:
-            grad_cosine.mul_(program.sharpness)
-        grad_unit_keys = torch.bmm(grad_cosine.mT, unit_queries)
-        grad_keys = _unit_backward(grad_unit_keys, unit_keys, key_norm)
-        grad_unit_queries = torch.bmm(grad_cosine, unit_keys).view(3, rows, heads, key_dim).transpose(0, 1)
-        unit = unit_queries.view(3, rows, heads, key_dim).transpose(0, 1)
-        grad_queries = _unit_backward(grad_unit_queries, unit, query_norm).reshape(rows, 3 * heads * key_dim)
-
-        grad_gates = grad_gates.view(3, rows, heads * slots)
-        gates_by_kind = gate_weight.view(3, heads * slots, program.hidden)
-        grad_gate_weight = torch.bmm(grad_gates.mT, flat.expand(3, -1, -1)).view_as(gate_weight)
-        grad_states = torch.addmm(torch.bmm(grad_gates, gates_by_kind).sum(0), grad_queries, query_weight)
-        grad_query_weight = grad_queries.mT @ flat
-        by_step = lstm_backward(grad_states.view(steps, count, program.hidden), lstm, recurrent)
-        grad_signal = by_step[0] if steps == 1 else torch.stack(by_step).sum(0)
-        grad_recurrent = None
-        if recurrent is not None:
-            grad_recurrent = torch.cat(by_step[1:]).mT @ flat[: (steps - 1) * count]
-        return (
-            grad_signal,
-            grad_read,
-            grad_recurrent,
-            grad_query_weight,
-            grad_queries.sum(0),
-            grad_gate_weight,
-            grad_gates.sum(1).view(-1),
-            grad_keys,
-            grad_values,
-            None,
-        )
+    u, v, s = attention
+    before = torch.matmul(s, values).squeeze(-1)  # (J, N, H), and so are the next three
+    sigma = torch.nn.functional.softplus(before).transpose(0, 1).flatten(1).flip(-1).cumsum(-1).flip(-1)
+    sigma = sigma.view(count, steps, heads).transpose(0, 1)
+    shadow = torch.matmul(u, read.unsqueeze(-1)).squeeze(-1)
+    strength = sigma * shadow
+    coefficients = torch.matmul(strength.unsqueeze(-2), v).squeeze(-2)
+    coefficients = coefficients[0] if steps == 1 else coefficients.sum(0)
+    gate, scale = None, None
+    if gate_bias is not None:
+        gate = (projected[:, -1:] + gate_bias).sigmoid_()
+        scale = gate * sigma[-1, :, -1:]
+    saved = [
+        *(flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys),
+        *(before, sigma, shadow, strength, gate),
+        *(tensor for step in lstm for tensor in step),
+        *(tensor for step in usages for tensor in step),
+    ]
+    return coefficients, scale, saved
 
 
-def _groups(tensors: tuple[Tensor, ...], size: int) -> list[tuple[Any, ...]]:
+def backward(
+    grad_coefficients: Tensor,
+    grad_scale: Tensor | None,
+    projected: Tensor,
+    recurrent: Tensor | None,
+    weight: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    saved: Sequence[Any],
+    program: ProgramConfig,
+) -> list[Any]:
+    """Gradients of the projection, the recurrent weight (None without), weight and bias of the signal, keys, M_S."""
+    flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys = saved[:8]
+    before, sigma, shadow, strength, gate = saved[8:13]
+    lstm, usages = _groups(saved[13 : 13 + 6 * program.steps], 6), _groups(saved[13 + 6 * program.steps :], 4)
+    steps, count, heads = before.shape
+    slots, key_dim, hidden = program.slots, program.key_dim, program.hidden
+    rows, queried = steps * count, 3 * heads * key_dim
+    u, v, s = attention
+    read = projected[:, :slots]
+    grad_projected = torch.empty_like(projected)
+
+    grad_strength = torch.matmul(v, grad_coefficients.unsqueeze(-1)).squeeze(-1)
+    grad_sigma = grad_strength * shadow
+    if grad_scale is not None:
+        last = sigma[-1, :, -1:]
+        grad_sigma[-1, :, -1:] += grad_scale * gate
+        grad_projected[:, -1:] = aten.sigmoid_backward(grad_scale * last, gate)
+    grad_shadow = grad_strength * sigma
+    summed = grad_sigma.transpose(0, 1).flatten(1).cumsum(-1).view(count, steps, heads).transpose(0, 1)
+    grad_before = summed * before.sigmoid()
+    grad_values = torch.mm(s.reshape(rows * heads, slots).mT, grad_before.reshape(rows * heads, 1))
+    grad_read = torch.matmul(grad_shadow.unsqueeze(-2), u).squeeze(-2)
+    torch.sum(grad_read, 0, out=grad_projected[:, :slots])
+
+    grad = torch.empty_like(attention)
+    torch.mul(grad_shadow.unsqueeze(-1), read.unsqueeze(-2), out=grad[0])
+    torch.mul(strength.unsqueeze(-1), grad_coefficients.unsqueeze(-2), out=grad[1])
+    torch.mul(grad_before.unsqueeze(-1), values.view(-1), out=grad[2])
+    grad_content, grad_gates = attend_backward(grad, content, interpolation, attention, usages)
+
+    weighted = grad_content.mul_(content)
+    grad_cosine = weighted.addcmul_(content, weighted.sum(dim=-1, keepdim=True), value=-1)
+    grad_cosine = grad_cosine.view(3, rows * heads, slots)
+    if program.sharpness != 1.0:
+        grad_cosine.mul_(program.sharpness)
+    grad_keys = _unit_backward(torch.bmm(grad_cosine.mT, unit_queries), unit_keys, key_norm)
+    grad_unit = torch.bmm(grad_cosine, unit_keys).view(3, rows, heads, key_dim).transpose(0, 1)
+    unit = unit_queries.view(3, rows, heads, key_dim).transpose(0, 1)
+    grad_queries = _unit_backward(grad_unit, unit, query_norm).reshape(rows, queried)
+
+    grad_gates = grad_gates.view(3, rows, heads * slots)
+    grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(len(weight))
+    torch.mm(grad_queries.mT, flat, out=grad_weight[:queried])
+    torch.bmm(grad_gates.mT, flat.expand(3, -1, -1), out=grad_weight[queried:].view(3, heads * slots, hidden))
+    torch.sum(grad_queries, 0, out=grad_bias[:queried])
+    torch.sum(grad_gates, 1, out=grad_bias[queried:].view(3, heads * slots))
+    by_kind = torch.bmm(grad_gates, weight[queried:].view(3, heads * slots, hidden))
+    grad_states = torch.addmm(by_kind.sum(0), grad_queries, weight[:queried])
+    by_step = lstm_backward(grad_states.view(steps, count, hidden), lstm, recurrent)
+    torch.sum(torch.stack(by_step), 0, out=grad_projected[:, slots : slots + 4 * hidden])
+    grad_recurrent = None
+    if recurrent is not None:
+        grad_recurrent = torch.cat(by_step[1:]).mT @ flat[: rows - count]
+    return [grad_projected, grad_recurrent, grad_weight, grad_bias, grad_keys, grad_values]
+
+
+def _groups(tensors: Sequence[Any], size: int) -> list[tuple[Any, ...]]:
     """Tensors of several steps, a tuple for each step."""
-    return [tensors[start : start + size] for start in range(0, len(tensors), size)]
+    return [tuple(tensors[start : start + size]) for start in range(0, len(tensors), size)]
 
 
 def _softmax_of_cosines(scaled: Tensor, sharpness: float) -> Tensor:

@@ -1,7 +1,8 @@
-"""Triton kernels for the composition network: all J steps of an LSTM cell whose input signal stays the same.
+"""Triton kernels for the composition network: all J steps of an LSTM cell whose input stays the same.
 
 One program takes a block of inputs and keeps hidden state, cell and weights on chip. Layout: steps first, (J, N, ...).
 Gates are in the order input, forget, cell, output. `HP` is the hidden size padded to a power of two of at least 16.
+Products use the matrix units in three passes, which keeps float32's accuracy.
 """
 
 from __future__ import annotations
@@ -17,34 +18,50 @@ def tanh(x):
 
 
 @triton.jit
-def _gate(signal, recurrent, n, h, k, gate: tl.constexpr, state, first: tl.constexpr, N, H: tl.constexpr):
-    """`x W + h W_hh` of one gate (BN, HP)."""
-    inside = (n[:, None] < N) & (h[None, :] < H)
-    value = tl.load(signal + n[:, None] * 4 * H + gate * H + h[None, :], mask=inside, other=0.0)
-    if not first:
-        weight = tl.load(
-            recurrent + (gate * H + h[None, :]) * H + k[:, None], mask=(h[None, :] < H) & (k[:, None] < H), other=0.0
-        )
-        value += tl.dot(state, weight, input_precision="ieee")
-    return value
+def _weight(recurrent, gate: tl.constexpr, out, inner, H: tl.constexpr):
+    """One gate's recurrent weight, rows `inner` and columns `out` as they are given by the two index tiles."""
+    return tl.load(recurrent + (gate * H + out) * H + inner, mask=(out < H) & (inner < H), other=0.0)
+
+
+@triton.jit
+def _input(projected, stride, bias, gate: tl.constexpr, n, h, inside, H: tl.constexpr):
+    """What one gate reads of the control (BN, HP)."""
+    read = tl.load(projected + n[:, None] * stride + gate * H + h[None, :], mask=inside, other=0.0)
+    return read + tl.load(bias + gate * H + h, mask=h < H, other=0.0)[None, :]
 
 
 @triton.jit
 def lstm_forward_kernel(
-    signal, recurrent, states, cells, gates, N, J: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr
+    projected,
+    stride,
+    bias,
+    recurrent,
+    states,
+    cells,
+    gates,
+    N,
+    J: tl.constexpr,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    BN: tl.constexpr,
 ):
     """Writes states (J, N, H), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H)."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     h = tl.arange(0, HP)
-    k = tl.arange(0, HP)
     inside = (n[:, None] < N) & (h[None, :] < H)
-    state = tl.zeros((BN, HP), dtype=tl.float32)
+    input_i = _input(projected, stride, bias, 0, n, h, inside, H)
+    input_f = _input(projected, stride, bias, 1, n, h, inside, H)
+    input_g = _input(projected, stride, bias, 2, n, h, inside, H)
+    input_o = _input(projected, stride, bias, 3, n, h, inside, H)
+    if J > 1:
+        weight_i = _weight(recurrent, 0, h[None, :], h[:, None], H)
+        weight_f = _weight(recurrent, 1, h[None, :], h[:, None], H)
+        weight_g = _weight(recurrent, 2, h[None, :], h[:, None], H)
+        weight_o = _weight(recurrent, 3, h[None, :], h[:, None], H)
     cell = tl.zeros((BN, HP), dtype=tl.float32)
-    for j in tl.static_range(J):
-        i = tl.sigmoid(_gate(signal, recurrent, n, h, k, 0, state, j == 0, N, H))
-        f = tl.sigmoid(_gate(signal, recurrent, n, h, k, 1, state, j == 0, N, H))
-        g = tanh(_gate(signal, recurrent, n, h, k, 2, state, j == 0, N, H))
-        o = tl.sigmoid(_gate(signal, recurrent, n, h, k, 3, state, j == 0, N, H))
+    before_i, before_f, before_g, before_o = input_i, input_f, input_g, input_o
+    for j in range(J):
+        i, f, g, o = tl.sigmoid(before_i), tl.sigmoid(before_f), tanh(before_g), tl.sigmoid(before_o)
         cell = f * cell + i * g
         state = tl.where(inside, o * tanh(cell), 0.0)
         row = (j * N + n[:, None]) * H + h[None, :]
@@ -55,15 +72,11 @@ def lstm_forward_kernel(
         tl.store(gates + gate_row + H, f, mask=inside)
         tl.store(gates + gate_row + 2 * H, g, mask=inside)
         tl.store(gates + gate_row + 3 * H, o, mask=inside)
-
-
-@triton.jit
-def _into_hidden(grad, recurrent, h, k, gate, H: tl.constexpr):
-    """What one gate's gradient (BN, HP) sends back to the hidden state."""
-    weight = tl.load(
-        recurrent + (gate * H + k[:, None]) * H + h[None, :], mask=(k[:, None] < H) & (h[None, :] < H), other=0.0
-    )
-    return tl.dot(grad, weight, input_precision="ieee")
+        if J > 1:
+            before_i = tl.dot(state, weight_i, acc=input_i, input_precision="tf32x3")
+            before_f = tl.dot(state, weight_f, acc=input_f, input_precision="tf32x3")
+            before_g = tl.dot(state, weight_g, acc=input_g, input_precision="tf32x3")
+            before_o = tl.dot(state, weight_o, acc=input_o, input_precision="tf32x3")
 
 
 @triton.jit
@@ -73,22 +86,28 @@ def lstm_backward_kernel(
     cells,
     gates,
     grad_gates,
-    grad_signal,
+    grad_projected,
+    stride,
     N,
     J: tl.constexpr,
     H: tl.constexpr,
     HP: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Writes the gradients before the non-linearities (J, N, 4, H), and their sum over the steps (N, 4, H)."""
+    """Writes the gradients before the non-linearities (J, N, 4, H), and their sum over the steps (N, 4, H), the latter
+    with a row stride."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     h = tl.arange(0, HP)
-    k = tl.arange(0, HP)
     inside = (n[:, None] < N) & (h[None, :] < H)
     zero = tl.zeros((BN, HP), dtype=tl.float32)
+    if J > 1:
+        weight_i = _weight(recurrent, 0, h[:, None], h[None, :], H)
+        weight_f = _weight(recurrent, 1, h[:, None], h[None, :], H)
+        weight_g = _weight(recurrent, 2, h[:, None], h[None, :], H)
+        weight_o = _weight(recurrent, 3, h[:, None], h[None, :], H)
     grad_hidden, grad_cell = zero, zero
     sum_i, sum_f, sum_g, sum_o = zero, zero, zero, zero
-    for back in tl.static_range(J):
+    for back in range(J):
         j = J - 1 - back
         row = (j * N + n[:, None]) * H + h[None, :]
         gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
@@ -97,11 +116,11 @@ def lstm_backward_kernel(
         g = tl.load(gates + gate_row + 2 * H, mask=inside, other=0.0)
         o = tl.load(gates + gate_row + 3 * H, mask=inside, other=0.0)
         squashed = tanh(tl.load(cells + row, mask=inside, other=0.0))
-        grad_hidden += tl.load(grad_states + row, mask=inside, other=0.0)
-        grad_cell += grad_hidden * o * (1 - squashed * squashed)
         before = zero
         if j > 0:
             before = tl.load(cells + row - N * H, mask=inside, other=0.0)
+        grad_hidden += tl.load(grad_states + row, mask=inside, other=0.0)
+        grad_cell += grad_hidden * o * (1 - squashed * squashed)
         into_i = grad_cell * g * i * (1 - i)
         into_f = grad_cell * before * f * (1 - f)
         into_g = grad_cell * i * (1 - g * g)
@@ -114,14 +133,14 @@ def lstm_backward_kernel(
         sum_f += into_f
         sum_g += into_g
         sum_o += into_o
-        if j > 0:
+        if J > 1:
             grad_cell = grad_cell * f
-            grad_hidden = _into_hidden(into_i, recurrent, h, k, 0, H)
-            grad_hidden += _into_hidden(into_f, recurrent, h, k, 1, H)
-            grad_hidden += _into_hidden(into_g, recurrent, h, k, 2, H)
-            grad_hidden += _into_hidden(into_o, recurrent, h, k, 3, H)
-    total = n[:, None] * 4 * H + h[None, :]
-    tl.store(grad_signal + total, sum_i, mask=inside)
-    tl.store(grad_signal + total + H, sum_f, mask=inside)
-    tl.store(grad_signal + total + 2 * H, sum_g, mask=inside)
-    tl.store(grad_signal + total + 3 * H, sum_o, mask=inside)
+            grad_hidden = tl.dot(into_i, weight_i, input_precision="tf32x3")
+            grad_hidden = tl.dot(into_f, weight_f, acc=grad_hidden, input_precision="tf32x3")
+            grad_hidden = tl.dot(into_g, weight_g, acc=grad_hidden, input_precision="tf32x3")
+            grad_hidden = tl.dot(into_o, weight_o, acc=grad_hidden, input_precision="tf32x3")
+    total = n[:, None] * stride + h[None, :]
+    tl.store(grad_projected + total, sum_i, mask=inside)
+    tl.store(grad_projected + total + H, sum_f, mask=inside)
+    tl.store(grad_projected + total + 2 * H, sum_g, mask=inside)
+    tl.store(grad_projected + total + 3 * H, sum_o, mask=inside)
