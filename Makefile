@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test lint clean
+.PHONY: help demo bench test lint clean
 
 help:
 	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
+	@echo "make bench  what program layers cost beside plain ones; options in ARGS, e.g. ARGS=--quick"
 	@echo "make test   lint and run all tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make clean  remove the virtual environment and caches"
@@ -20,6 +21,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)
 	$(BIN)/python -m neurocoder.lab.demo
+
+bench: $(INSTALLED)
+	$(BIN)/python -m neurocoder.lab.bench $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

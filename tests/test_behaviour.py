@@ -44,10 +44,14 @@ def gradients(layer, x):
     return {name: parameter.grad.clone() for name, parameter in layer.named_parameters()}
 
 
-def assert_same_gradients(actual, expected, **tolerance):
+def assert_same_gradients(actual, expected):
+    """Within float32's rounding of sums that different paths order differently."""
     assert actual.keys() == expected.keys()
     for name, grad in actual.items():
-        torch.testing.assert_close(grad, expected[name], msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+        scale = float(expected[name].abs().max())
+        torch.testing.assert_close(
+            grad, expected[name], rtol=1e-4, atol=1e-5 * scale, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def test_compile_full_graph(build):
@@ -68,7 +72,7 @@ def test_compile_with_inductor():
     expected = gradients(layer, x)
     layer.zero_grad()
     compiled(x).square().sum().backward()
-    assert_same_gradients({n: p.grad for n, p in layer.named_parameters()}, expected, rtol=1e-4, atol=1e-4)
+    assert_same_gradients({n: p.grad for n, p in layer.named_parameters()}, expected)
 
 
 def test_export_with_a_dynamic_batch(build):
@@ -296,4 +300,4 @@ def test_memory_of_a_large_batch_stays_under_one_gib():
         [sys.executable, "-c", textwrap.dedent(MEMORY)], capture_output=True, text=True, timeout=180
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    assert 0.01 < float(result.stdout) < 1.0
+    assert float(result.stdout) < 1.0  # W_t alone would take 16 GiB

@@ -37,7 +37,7 @@ class Linear(LinearGeometry, ProgramLayer):
     ) -> None:
         super().__init__(
             self.set_geometry(in_features, out_features),
-            in_features,
+            self.in_features,
             bias=bias,
             program=program,
             control_dim=control_dim,

@@ -66,13 +66,13 @@ class ProgramLayer(CodedLayer):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        super().__init__(program, weight_shape, control_dim)
+        super().__init__(program, weight_shape, control_dim, bias=bias, dtype=dtype)
         program = self.config
         d_out = weight_shape[0]
         d_in = torch.Size(weight_shape[1:]).numel()
         # Built without values, so that all random numbers are drawn in one place, whatever the dtype and device.
         self.memory = ProgramMemory(d_in, d_out, program, device="meta", dtype=dtype)
-        self.controller = ProgramController(control_dim or default_control, program, device="meta", dtype=dtype)
+        self.controller = ProgramController(self.control_dim or default_control, program, device="meta", dtype=dtype)
         self.R = nn.Parameter(torch.empty(weight_shape, device="meta", dtype=dtype)) if program.residual else None
         self.bias = nn.Parameter(torch.empty(d_out, device="meta", dtype=dtype)) if bias else None
         self.to_empty(device=torch.get_default_device() if device is None else device)
@@ -136,7 +136,7 @@ class ProgramLayer(CodedLayer):
 
     def _execute_fused(self, projected: Tensor, read: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """`execute` by the Triton kernels."""
-        from .kernels.layer import sizes_of
+        from .kernels.fused import sizes_of
         from .kernels.operator import run
 
         controller, memory = self.controller, self.memory

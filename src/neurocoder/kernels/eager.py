@@ -20,6 +20,39 @@ from ..config import ProgramConfig
 aten = torch.ops.aten
 
 
+def sizes_of(program: ProgramConfig) -> ProgramConfig:
+    """The sizes of a configuration as this core takes them."""
+    return program
+
+
+def make_keys(slots: Sequence[Tensor], networks: Sequence[Tensor]) -> Tensor:
+    """k (3, P, K) from M_U, M_V, M_S and weight and bias of each key network."""
+    keys = slots[0].new_empty(3, len(slots[0]), len(networks[0]))
+    for key, memory, weight, bias in zip(keys, slots, networks[::2], networks[1::2], strict=True):
+        torch.addmm(bias, memory, weight.mT, out=key)
+    return keys
+
+
+def keys_backward(
+    grad_keys: Tensor, slots: Sequence[Tensor], weights: Sequence[Tensor], grad_slots: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of weight and bias of each key network; adds to those of the slots, in place."""
+    grads: list[Tensor] = []
+    biases = grad_keys.sum(1)
+    for grad, bias, memory, weight, grad_memory in zip(grad_keys, biases, slots, weights, grad_slots, strict=True):
+        grad_memory.addmm_(grad, weight)
+        grads += [grad.mT @ memory, bias]
+    return grads
+
+
+def scale_backward(grad: Tensor, x: Tensor, scale: Tensor, keep: bool) -> Tensor:
+    """`<G, x>` (N, 1) of each row; with `keep`, `grad` is multiplied by the scale in place."""
+    grad_scale = torch.linalg.vecdot(grad, x).unsqueeze(-1)
+    if keep:
+        grad.mul_(scale)
+    return grad_scale
+
+
 def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> tuple[Tensor, list[tuple[Any, ...]]]:
     """Hidden states (J, N, hidden), and what the backward needs of each step."""
     states: list[Tensor] = []
@@ -129,7 +162,7 @@ def forward(
     values: Tensor,
     gate_bias: Tensor | None,
     program: ProgramConfig,
-) -> tuple[Tensor, Tensor | None, list[Any]]:
+) -> list[Any]:
     """The composition core.
 
     Args:
@@ -175,27 +208,33 @@ def forward(
     if gate_bias is not None:
         gate = (projected[:, -1:] + gate_bias).sigmoid_()
         scale = gate * sigma[-1, :, -1:]
-    saved = [
+    return [
+        *(coefficients, scale),
         *(flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys),
         *(before, sigma, shadow, strength, gate),
         *(tensor for step in lstm for tensor in step),
         *(tensor for step in usages for tensor in step),
     ]
-    return coefficients, scale, saved
 
 
 def backward(
     grad_coefficients: Tensor,
     grad_scale: Tensor | None,
+    grad_attention: None,
+    grad_sigma: None,
     projected: Tensor,
     recurrent: Tensor | None,
     weight: Tensor,
     keys: Tensor,
     values: Tensor,
+    gate_bias: Tensor | None,
     saved: Sequence[Any],
     program: ProgramConfig,
 ) -> list[Any]:
-    """Gradients of the projection, the recurrent weight (None without), weight and bias of the signal, keys, M_S."""
+    """Gradients of the projection, the recurrent weight (None without), weight and bias of the signal, keys, M_S.
+
+    The arguments are those of `fused.backward`, whose form without mix this core does not have.
+    """
     flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys = saved[:8]
     before, sigma, shadow, strength, gate = saved[8:13]
     lstm, usages = _groups(saved[13 : 13 + 6 * program.steps], 6), _groups(saved[13 + 6 * program.steps :], 4)
@@ -207,13 +246,13 @@ def backward(
     grad_projected = torch.empty_like(projected)
 
     grad_strength = torch.matmul(v, grad_coefficients.unsqueeze(-1)).squeeze(-1)
-    grad_sigma = grad_strength * shadow
+    into_sigma = grad_strength * shadow
     if grad_scale is not None:
         last = sigma[-1, :, -1:]
-        grad_sigma[-1, :, -1:] += grad_scale * gate
+        into_sigma[-1, :, -1:] += grad_scale * gate
         grad_projected[:, -1:] = aten.sigmoid_backward(grad_scale * last, gate)
     grad_shadow = grad_strength * sigma
-    summed = grad_sigma.transpose(0, 1).flatten(1).cumsum(-1).view(count, steps, heads).transpose(0, 1)
+    summed = into_sigma.transpose(0, 1).flatten(1).cumsum(-1).view(count, steps, heads).transpose(0, 1)
     grad_before = summed * before.sigmoid()
     grad_values = torch.mm(s.reshape(rows * heads, slots).mT, grad_before.reshape(rows * heads, 1))
     grad_read = torch.matmul(grad_shadow.unsqueeze(-2), u).squeeze(-2)

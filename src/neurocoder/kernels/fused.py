@@ -7,6 +7,7 @@ programs that serve several inputs, it leaves the attentions and sigma for the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from .triton_attention import (
     mix_backward_kernel,
     mix_forward_kernel,
 )
+from .triton_layer import keys_backward_kernel, keys_forward_kernel, scale_backward_kernel
 from .triton_lstm import lstm_backward_kernel, lstm_forward_kernel
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
@@ -27,6 +29,8 @@ MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
 _PROGRAMS = 384
 """Programs a kind in the backward; fixed, so that sums over inputs have a fixed order."""
+_PRODUCTS, _WARPS = 8192, 4
+"""Products of queries and keys in one tile of the attention kernels, and warps that share them."""
 _INPUTS = 16
 """Inputs of one LSTM program."""
 
@@ -39,7 +43,7 @@ def supports(program: ProgramConfig) -> bool:
 
 
 class Sizes(NamedTuple):
-    """What the kernels specialise on."""
+    """What the kernels specialise on; `mix` and `gate`: which parts the projection has."""
 
     steps: int
     heads: int
@@ -67,16 +71,22 @@ class Sizes(NamedTuple):
         return {"J": self.steps, "H": self.hidden, "HP": padded, "BN": _INPUTS}
 
     def attention(self) -> dict[str, int]:
-        """Constants of the attention kernels: tiles of 8,192 products of queries and keys."""
+        """Constants of the attention kernels."""
         slots, key_dim = triton.next_power_of_2(self.slots), triton.next_power_of_2(self.key_dim)
-        rows = max(2, min(64, 8192 // (slots * key_dim)))
+        rows = max(2, min(64, _PRODUCTS // (slots * key_dim)))
         sizes = {"J": self.steps, "H": self.heads, "P": self.slots, "K": self.key_dim, "MIX": self.mix}
-        return sizes | {"PP": slots, "KP": key_dim, "BR": rows}
+        return sizes | {"PP": slots, "KP": key_dim, "BR": rows, "num_warps": _WARPS}
 
     def mixing(self) -> dict[str, int]:
         """Constants of the mix kernels."""
         sizes = {"R": self.components, "P": self.slots, "MIX": self.mix, "GATE": self.gate, "num_warps": 2}
         return sizes | {"RP": triton.next_power_of_2(self.components), "PP": triton.next_power_of_2(self.slots)}
+
+
+def sizes_of(program: ProgramConfig, mix: bool = True) -> Sizes:
+    """The sizes of a configuration."""
+    shape = (program.steps, program.heads, program.slots, program.key_dim, program.hidden)
+    return Sizes(*shape, program.least_used, program.sharpness, mix, program.residual is True)
 
 
 def forward(
@@ -212,7 +222,7 @@ def backward(
     tiles = sizes.attention()
     programs = min(triton.cdiv(count * sizes.heads, tiles["BR"]), _PROGRAMS)
     grad_signal = torch.empty_like(signal)
-    partial_keys, partial_values = new(programs, *keys.shape), new(programs, sizes.slots)
+    partial = new(programs, keys.numel() + sizes.slots)
     attention_backward_kernel[programs, 3](
         signal,
         keys,
@@ -224,8 +234,7 @@ def backward(
         thresholds,
         factors,
         grad_signal,
-        partial_keys,
-        partial_values,
+        partial,
         sizes.sharpness,
         count,
         **tiles,
@@ -244,11 +253,45 @@ def backward(
     )
     if recurrent is not None:
         grad_recurrent = grad_gates[1:].view(-1, 4 * hidden).mT @ states[:-1].view(-1, hidden)
+    summed = partial.sum(0)
     return [
         grad_projected,
         grad_recurrent,
         grad_signal.mT @ states.view(-1, hidden),
         grad_signal.sum(0),
-        partial_keys.sum(0),
-        partial_values.sum(0).unsqueeze(-1),
+        summed[: keys.numel()].view_as(keys),
+        summed[keys.numel() :].view_as(values),
     ]
+
+
+def make_keys(slots: Sequence[Tensor], networks: Sequence[Tensor]) -> Tensor:
+    """k (3, P, K) from M_U, M_V, M_S and weight and bias of each key network."""
+    left, right, _ = slots
+    count, key_dim = len(left), len(networks[0])
+    keys = left.new_empty(3, count, key_dim)
+    sizes = {"P": count, "K": key_dim, "KP": triton.next_power_of_2(key_dim), "BD": 512}
+    keys_forward_kernel[count, 3](*slots, *networks, keys, left.shape[1], right.shape[1], **sizes)
+    return keys
+
+
+def keys_backward(
+    grad_keys: Tensor, slots: Sequence[Tensor], weights: Sequence[Tensor], grad_slots: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of weight and bias of each key network; adds to those of the slots, in place."""
+    left, right, _ = slots
+    count, key_dim = len(left), len(weights[0])
+    grads, biases = [torch.empty_like(weight) for weight in weights], left.new_empty(3, key_dim)
+    sizes = {"P": count, "K": key_dim, "PP": triton.next_power_of_2(count), "BD": 32}
+    widths = left.shape[1], right.shape[1]
+    keys_backward_kernel[triton.cdiv(max(widths), 32), 3](
+        grad_keys, *slots, *weights, *grad_slots, *grads, biases, *widths, **sizes
+    )
+    return [tensor for pair in zip(grads, biases, strict=True) for tensor in pair]
+
+
+def scale_backward(grad: Tensor, x: Tensor, scale: Tensor, keep: bool) -> Tensor:
+    """`<G, x>` (N, 1) of each row; with `keep`, `grad` is multiplied by the scale in place."""
+    grad_scale = torch.empty_like(scale)
+    if len(x):
+        scale_backward_kernel[len(x),](grad, x, scale, grad_scale, x.shape[1], KEEP=keep, BD=1024)
+    return grad_scale

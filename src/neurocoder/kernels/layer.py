@@ -15,6 +15,15 @@ from ..config import ProgramConfig
 from . import eager
 
 
+def core_of(fused: bool) -> Any:
+    """The module with the composition core: Triton kernels, or torch operations."""
+    if not fused:
+        return eager
+    from . import fused as kernels
+
+    return kernels
+
+
 class ProgramLinear(torch.autograd.Function):
     """`y = x W_t + bias` for x (N, d_in). `fused`: whether the Triton core composes, or the one in torch operations."""
 
@@ -46,18 +55,10 @@ class ProgramLinear(torch.autograd.Function):
         """Parameters of the layer in the order of the arguments; `residual` (d_out, d_in)."""
         readers = torch.cat([left, input_weight] if integration is None else [left, input_weight, integration])
         projected = torch.mm(x, readers.mT)
-        keys = x.new_empty(3, program.slots, program.key_dim)
-        torch.addmm(key_u_bias, left, key_u.mT, out=keys[0])
-        torch.addmm(key_v_bias, right, key_v.mT, out=keys[1])
-        torch.addmm(key_s_bias, values, key_s.mT, out=keys[2])
-        core = (projected, input_bias, recurrent, signal, signal_bias, keys, values, integration_bias)
-        scale: Any
-        if fused:
-            from .fused import forward
-
-            coefficients, scale, *saved = forward(*core, sizes_of(program))
-        else:
-            coefficients, scale, saved = eager.forward(*core, program)
+        core = core_of(fused)
+        keys = core.make_keys((left, right, values), (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias))
+        tensors = (projected, input_bias, recurrent, signal, signal_bias, keys, values, integration_bias)
+        coefficients, scale, *saved = core.forward(*tensors, core.sizes_of(program))
         y = coefficients @ right if bias is None else torch.addmm(bias, coefficients, right)
         scaled = None
         if residual is not None:
@@ -79,12 +80,11 @@ class ProgramLinear(torch.autograd.Function):
                 "this backward cannot itself be differentiated: run the forward inside `with nc.backend('torch'):` "
                 "where create_graph=True is used"
             )
-        x, left, right, values, key_u, key_v, key_s, recurrent, signal, gate_bias, residual, bias = ctx.saved_tensors[
-            :12
-        ]
-        readers, projected, keys, coefficients, scale, scaled, *saved = ctx.saved_tensors[12:]
+        tensors = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
+        x, left, right, values, key_u, key_v, key_s, recurrent, signal, gate_bias, residual, bias = tensors[:12]
+        readers, projected, keys, coefficients, scale, scaled, *saved = tensors[12:]
         program: ProgramConfig = ctx.program
-        gated = gate_bias is not None
+        core, gated = core_of(ctx.fused), gate_bias is not None
         wants_x, wants_residual = ctx.needs_input_grad[2], ctx.needs_input_grad[19]
         grad = grad.contiguous()
         grad_right, grad_coefficients = coefficients.mT @ grad, grad @ right.mT
@@ -96,29 +96,23 @@ class ProgramLinear(torch.autograd.Function):
             if gated or wants_x:
                 grad_x = grad @ residual
             if gated:
-                grad_scale = torch.linalg.vecdot(grad_x, x).unsqueeze(-1)
-                grad_x = grad_x.mul_(scale) if wants_x else None
-        core = (projected, recurrent, signal, keys, values)
-        if ctx.fused:
-            from .fused import backward
-
-            found = backward(grad_coefficients, grad_scale, None, None, *core, gate_bias, saved, sizes_of(program))
-        else:
-            found = eager.backward(grad_coefficients, grad_scale, *core, saved, program)
+                grad_scale = core.scale_backward(grad_x, x, scale, wants_x)
+                grad_x = grad_x if wants_x else None
+        found = core.backward(
+            *(grad_coefficients, grad_scale, None, None),
+            *(projected, recurrent, signal, keys, values, gate_bias, saved, core.sizes_of(program)),
+        )
         grad_projected, grad_recurrent, grad_signal, grad_signal_bias, grad_keys, grad_values = found
         if wants_x:
             grad_x = grad_projected @ readers if grad_x is None else grad_x.addmm_(grad_projected, readers)
         slots, hidden = program.slots, 4 * program.hidden
         grad_readers, grad_biases = grad_projected.mT @ x, grad_projected.sum(0)
-        key_biases = grad_keys.sum(1)
+        grad_slots = (grad_readers[:slots], grad_right, grad_values)
+        grad_networks = core.keys_backward(grad_keys, (left, right, values), (key_u, key_v, key_s), grad_slots)
         return (
             *(None, None, grad_x),
-            grad_readers[:slots].addmm_(grad_keys[0], key_u),
-            grad_right.addmm_(grad_keys[1], key_v),
-            grad_values.addmm_(grad_keys[2], key_s),
-            *(grad_keys[0].mT @ left, key_biases[0]),
-            *(grad_keys[1].mT @ right, key_biases[1]),
-            *(grad_keys[2].mT @ values, key_biases[2]),
+            *grad_slots,
+            *grad_networks,
             *(grad_readers[slots : slots + hidden], grad_biases[slots : slots + hidden]),
             None if recurrent is None else grad_recurrent,
             *(grad_signal, grad_signal_bias),
@@ -126,20 +120,3 @@ class ProgramLinear(torch.autograd.Function):
             grad_residual,
             None if bias is None else grad.sum(0),
         )
-
-
-def sizes_of(program: ProgramConfig, mix: bool = True) -> Any:
-    """The sizes of a configuration as the Triton core takes them."""
-    from .fused import Sizes
-
-    return Sizes(
-        program.steps,
-        program.heads,
-        program.slots,
-        program.key_dim,
-        program.hidden,
-        program.least_used,
-        program.sharpness,
-        mix,
-        program.residual is True,
-    )

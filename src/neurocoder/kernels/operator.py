@@ -72,7 +72,7 @@ def compose_backward(
     sharpness: float,
 ) -> list[Tensor]:
     """`fused.backward`."""
-    return fused.backward(
+    *others, grad_keys, grad_values = fused.backward(
         grad_coefficients,
         grad_scale,
         grad_attention,
@@ -86,6 +86,7 @@ def compose_backward(
         saved,
         _sizes(sizes, sharpness),
     )
+    return [*others, grad_keys.clone(), grad_values.clone()]  # an operator's outputs share no storage
 
 
 @compose_backward.register_fake

@@ -227,8 +227,7 @@ def attention_backward_kernel(
     thresholds,
     factors,
     grad_signal,
-    partial_keys,
-    partial_values,
+    partial,
     sharpness,
     N,
     J: tl.constexpr,
@@ -240,7 +239,7 @@ def attention_backward_kernel(
     KP: tl.constexpr,
     BR: tl.constexpr,
 ):
-    """Writes the gradient of the composition signal, and each program's share of those of keys and M_S.
+    """Writes the gradient of the composition signal, and each program's share of those of keys and M_S, (3PK + P).
 
     With MIX, `grad_u` (a, with a row stride) and `grad_v` (N, P) are multiplied by each component's factor; without,
     they are whole, (N, r, P).
@@ -312,7 +311,7 @@ def attention_backward_kernel(
             tl.store(grad_signal + query_at, _unit_backward(grad_unit, unit_queries, norm), mask=query_in)
             sum_keys += unit_queries[:, :, None] * grad_cosine[None, :, :]
     into_keys = _unit_backward(tl.sum(sum_keys, axis=1), unit_keys, key_norm)
-    share = tl.program_id(0) * 3 + kind
-    tl.store(partial_keys + (share * P + p[None, :]) * K + k[:, None], into_keys, mask=key_in)
+    share = partial + tl.program_id(0) * (3 * P * K + P)
+    tl.store(share + (kind * P + p[None, :]) * K + k[:, None], into_keys, mask=key_in)
     if kind == 2:
-        tl.store(partial_values + tl.program_id(0) * P + p, tl.sum(sum_values, axis=0), mask=real)
+        tl.store(share + 3 * P * K + p, tl.sum(sum_values, axis=0), mask=real)

@@ -1,0 +1,81 @@
+"""Whether a contender computes what it must, before it is timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from .cases import Dtype
+from .contenders import Exact
+
+BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 3e-2}
+"""On ||found - exact|| / ||exact|| of outputs, of the input's gradient, and of all parameters' gradients together."""
+ONE_GRADIENT = 0.5
+"""The same for the gradient of each parameter, in float32. Some are small differences of large numbers, and TF32 can
+move a slot across the border of the least used: only gross mistakes show in a single one."""
+
+
+class Refused(Exception):
+    """A contender whose result is wrong."""
+
+
+def error(found: Tensor | None, exact: Tensor) -> float:
+    """||found - exact|| / ||exact||; infinite for a missing or unequal tensor where that has no meaning."""
+    if found is None or found.shape != exact.shape:
+        return math.inf
+    difference, size = float((found.double() - exact.double()).norm()), float(exact.double().norm())
+    return difference / size if size else (0.0 if difference == 0 else math.inf)
+
+
+def together(found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor]) -> float:
+    """The error of several tensors as if they were one vector."""
+    difference = size = 0.0
+    for name, target in exact.items():
+        scale = float(target.double().norm())
+        difference += (error(found.get(name), target) * scale if scale else float(found.get(name) is None)) ** 2
+        size += scale**2
+    return math.sqrt(difference / size) if size else math.inf
+
+
+def require(errors: Mapping[str, float], bound: float) -> None:
+    """Raise `Refused` for the first error that is not within the bound; a NaN never is."""
+    for name, value in errors.items():
+        if not value <= bound:
+            raise Refused(f"relative error of {name} is {value:.2g}, over the bound of {bound:g}")
+
+
+def compare_gradients(found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor], dtype: Dtype) -> float:
+    """The error of all parameters' gradients together; raises `Refused`."""
+    whole = together(found, exact)
+    require({"the parameters' gradient": whole}, BOUNDS[dtype])
+    if dtype == "float32":
+        require({f"the gradient of {name}": error(found.get(name), exact[name]) for name in exact}, ONE_GRADIENT)
+    return whole
+
+
+def compare(
+    exact: Exact,
+    dtype: Dtype,
+    y: Tensor,
+    x_grad: Tensor | None = None,
+    grads: Mapping[str, Tensor | None] | None = None,
+) -> dict[str, float]:
+    """The errors of a layer's results for a whole batch; raises `Refused` for wrong ones.
+
+    Args:
+        exact: what must come out for some rows.
+        dtype: of the computation.
+        y: outputs (N, d_out).
+        x_grad, grads: after a backward in which only the rows of `exact` had a gradient.
+    """
+    if not bool(y.isfinite().all()):
+        raise Refused("outputs are not finite")
+    errors = {"outputs": error(y[exact.rows], exact.y)}
+    if grads is not None:
+        errors["the input's gradient"] = error(None if x_grad is None else x_grad[exact.rows], exact.x_grad)
+    require(errors, BOUNDS[dtype])
+    if grads is not None:
+        errors["the parameters' gradient"] = compare_gradients(grads, exact.grads, dtype)
+    return errors

@@ -1,0 +1,185 @@
+"""The layers that compete, and what each must compute: an exact answer on a few inputs, in float64."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import neurocoder as nc
+
+from .cases import GIB, MIXTURE, STORED, Case, Settings
+
+TITLES = {
+    "linear": "nn.Linear",
+    "program": "nc.Linear",
+    "materialising": "W_t built",
+    "mixture": "nc.MixtureLinear",
+    "stored": "nc.StoredProgramLinear",
+    "plain": "plain MLP",
+    "recoded": "recoded MLP",
+}
+_CANDIDATES = 64
+"""Inputs among which those of a clear choice are looked for."""
+
+
+class Skip(Exception):
+    """A contender that is left out, with the reason."""
+
+
+class Materialising(nn.Module):
+    """The released code's way: build W_t for every input, then multiply. It shares a program layer's parameters."""
+
+    def __init__(self, layer: nc.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, d_in) -> (N, d_out)"""
+        y = torch.einsum("ni,nio->no", x, self.layer.materialize(x))
+        return y if self.layer.bias is None else y + self.layer.bias.to(y.dtype)
+
+
+class Exact(NamedTuple):
+    """What a contender must give for some of its inputs."""
+
+    rows: Tensor
+    """Which inputs (n,)."""
+    y: Tensor
+    """(n, d_out) in float64."""
+    x_grad: Tensor
+    """(n, d_in)"""
+    grads: dict[str, Tensor]
+    """Of the parameters, where only these inputs have a gradient."""
+
+
+class Subject(NamedTuple):
+    """A contender of a case."""
+
+    name: str
+    module: nn.Module
+    exact: Exact
+
+
+def awaken(module: nn.Module) -> None:
+    """Give weights that start at zero a value, and let residual and active program count alike.
+
+    A fresh program layer composes the same program for every input, and nearly all of its output comes from the
+    residual: a mistake in the composition would not show.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() > 1 and not parameter.any():
+                parameter.copy_(torch.randn(parameter.shape) * parameter.shape[-1] ** -0.5)
+        for layer in module.modules():
+            if isinstance(layer, nc.Linear) and layer.R is not None:
+                x = torch.randn(16, layer.in_features).to(layer.R)
+                both, residual, bias = layer(x), layer.R.clone(), 0 if layer.bias is None else layer.bias
+                layer.R.zero_()
+                active = layer(x)
+                layer.R.copy_(residual * ((active - bias).norm() / (both - active).norm()))
+
+
+def reference(layer: nc.Linear, x: Tensor) -> Tensor:
+    """The literal equations, one input after the other."""
+    return nc.reference.linear(dict(layer.named_parameters()), layer.config, x)
+
+
+def multiplied(layer: nc.MixtureLinear | nc.StoredProgramLinear, x: Tensor) -> Tensor:
+    """The layer's own weight for each input, times the input."""
+    y = torch.einsum("ni,nio->no", x, layer.materialize(x))
+    return y if layer.bias is None else y + layer.bias
+
+
+def exact_answer(module: nn.Module, x: Tensor, grad: Tensor, rows: Tensor) -> Exact:
+    """Values by an independent route (the reference, or built weights), gradients by autograd over torch operations."""
+    twin = copy.deepcopy(module).double()
+    with torch.no_grad(), nc.backend("torch"):
+        layer = twin.layer if isinstance(twin, Materialising) else twin
+        picked = x[rows].double()
+        if isinstance(layer, nc.Linear):
+            y = reference(layer, picked)
+        elif isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear):
+            y = multiplied(layer, picked)
+        else:
+            y = twin(picked)
+    picked = picked.requires_grad_()
+    with nc.backend("torch"):
+        layer(picked).backward(grad[rows].double())
+    assert picked.grad is not None
+    grads = {name: parameter.grad.float() for name, parameter in twin.named_parameters() if parameter.grad is not None}
+    return Exact(rows, y, picked.grad, grads)
+
+
+class Contenders:
+    """The contenders of a case, built from its seed when first asked for. All are in eval mode, so that the mixture
+    has no noise and can be checked."""
+
+    def __init__(self, case: Case, settings: Settings) -> None:
+        self.case, self.settings = case, settings
+        self.built: dict[str, Subject] = {}
+        torch.manual_seed(settings.seed)
+        d_in, d_out = case.widths
+        # Values that bfloat16 holds exactly, so that both dtypes have the same right answer.
+        self.x, self.grad = (
+            torch.randn(case.batch, width).bfloat16().float().to(settings.device) for width in (d_in, d_out)
+        )
+
+    def subject(self, name: str) -> Subject:
+        """A contender by name; raises `Skip` where it does not fit."""
+        if name not in self.built:
+            torch.manual_seed(self.settings.seed)
+            module = self.build(name).eval()
+            self.built[name] = Subject(name, module, exact_answer(module, self.x, self.grad, self.rows(module)))
+        return self.built[name]
+
+    def build(self, name: str) -> nn.Module:
+        """The layer itself."""
+        d_in, d_out = self.case.widths
+        if name == "materialising":
+            size, limit = self.case.program_bytes(), self.settings.limit
+            if size > limit:
+                raise Skip(f"W_t of the batch takes {size / GIB:.3g} GiB, over the limit of {limit / GIB:.3g} GiB")
+            layer = self.subject("program").module
+            assert isinstance(layer, nc.Linear)
+            return Materialising(layer)
+        module: nn.Module
+        if name == "linear":
+            module = nn.Linear(d_in, d_out)
+        elif name == "program":
+            module = nc.Linear(d_in, d_out, program=self.case.program)
+        elif name == "mixture":
+            module = nc.MixtureLinear(d_in, d_out, mixture=MIXTURE)
+        elif name == "stored":
+            module = nc.StoredProgramLinear(d_in, d_out, stored_program=STORED)
+        else:
+            raise ValueError(f"contender must be one of {', '.join(TITLES)}, got {name!r}")
+        awaken(module)
+        return module.to(self.settings.device)
+
+    def rows(self, module: nn.Module) -> Tensor:
+        """The inputs to check: the first, or for a mixture those whose choice of experts rounding cannot change."""
+        large = self.case.widths[0] * self.case.widths[1] >= 2**24
+        count = min(1 if large else self.settings.check_rows, self.case.batch)
+        if not isinstance(module, nc.MixtureLinear):
+            return torch.arange(count, device=self.x.device)
+        with torch.no_grad():
+            logits = copy.deepcopy(module.gating).double()(self.x[:_CANDIDATES].double())
+        ranked = logits.topk(module.config.active + 1).values
+        return (ranked[:, -2] - ranked[:, -1]).topk(count).indices
+
+
+def recoded(case: Case) -> nn.Sequential:
+    """The MLP of a training step, all its layers coded."""
+    return nc.recode(plain(case), "*", case.program)
+
+
+def plain(case: Case) -> nn.Sequential:
+    """The MLP of a training step."""
+    layers: list[nn.Module] = []
+    for d_in, d_out in pairwise(case.widths):
+        layers += [nn.Linear(d_in, d_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

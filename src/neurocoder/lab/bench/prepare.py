@@ -1,0 +1,82 @@
+"""What is done once before measuring: compile GPU kernels in parallel, start the compiler in an empty cache."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+import neurocoder as nc
+
+from .cases import Case
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Environment variables inside the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def empty_compile_cache() -> Iterator[None]:
+    """An own cache for `torch.compile` inside the block, so that first calls are true first calls.
+
+    The library's own kernels stay in Triton's cache, which otherwise would follow the compiler's.
+    """
+    kernels = os.environ.get("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+    with (
+        tempfile.TemporaryDirectory(prefix="neurocoder-bench-", ignore_cleanup_errors=True) as folder,
+        environment(TORCHINDUCTOR_CACHE_DIR=folder, TRITON_CACHE_DIR=kernels),
+    ):
+        yield
+
+
+def start_compiler(device: str) -> None:
+    """Compile something small, so that the first contender does not pay for the compiler's own start."""
+    weight = torch.ones(8, device=device, requires_grad=True)
+    torch.compile(lambda tensor: (tensor.sin() * 2).sum())(weight).backward()
+    torch.compiler.reset()
+
+
+def run_once(case: Case) -> None:
+    """One forward and backward of the case's program layers in each dtype, in eager mode."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    for d_in, d_out in pairwise(case.widths):
+        layer = nc.Linear(d_in, d_out, program=case.program, device="cuda")
+        for dtype in sorted({group.dtype for group in case.groups}):
+            x = torch.randn(case.batch, d_in, device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
+            with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bfloat16"):
+                with torch.inference_mode():
+                    layer(x)
+                layer(x).sum().backward()
+    torch.cuda.synchronize()
+
+
+def compile_kernels(cases: Iterable[Case]) -> int:
+    """Run the program layers of all cases once, side by side in other processes: what they compile stays in Triton's
+    cache on disk. Returns for how many cases that failed; they compile when they are measured."""
+    distinct = list({(case.program, case.widths, case.batch): case for case in cases}.values())
+    workers = min(len(distinct), (os.cpu_count() or 1) - 1)
+    if workers < 2:
+        return 0
+    failed = 0
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        for future in [pool.submit(run_once, case) for case in distinct]:
+            failed += future.exception() is not None
+    return failed

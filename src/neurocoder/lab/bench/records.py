@@ -1,0 +1,182 @@
+"""Records: one JSON file for each device and case, written whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import neurocoder as nc
+
+Record = dict[str, Any]
+SCHEMA = 1
+_FIELDS = {
+    "device": str,
+    "case": str,
+    "config": dict,
+    "settings": dict,
+    "seed": int,
+    "versions": dict,
+    "hardware": dict,
+    "commit": str,
+    "started": str,
+    "wall_seconds": float,
+    "measurements": list,
+}
+_ENTRY = {"contender": str, "dtype": str, "mode": str, "direction": str, "status": str}
+
+
+class Spread(NamedTuple):
+    """A median between its quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value."""
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """25th, 50th and 75th percentile."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """The answer of git about the folder of this code, or None."""
+    try:
+        here = Path(__file__).parent
+        answer = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def processor() -> str:
+    """The CPU's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def environment(device: str, commit: str | None) -> Record:
+    """What ran where: versions, hardware, and the commit (with whether the code differs from it)."""
+    source = Path(nc.__file__).parent
+    changed = _git("status", "--porcelain", "--", str(source))
+    hardware: Record = {"cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        hardware = {
+            "gpu": properties.name,
+            "gpu_bytes": properties.total_memory,
+            "cuda": torch.version.cuda,
+            **hardware,
+        }
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": _version("triton"),
+            "neurocoder": nc.__version__,
+        },
+        "hardware": {"name": hardware.get("gpu", hardware["cpu"]), **hardware},
+        "commit": _git("rev-parse", "HEAD") or commit or "unknown",
+        "dirty": None if changed is None else bool(changed),
+    }
+
+
+def now() -> str:
+    """The time of day, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write(path: Path, record: Record) -> None:
+    """Write under a temporary name and rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _problem(record: Any) -> str | None:
+    """What is wrong with a record, or None."""
+    if not isinstance(record, dict):
+        return "not an object"
+    if record.get("schema") != SCHEMA:
+        return f"schema is {record.get('schema')!r}, not {SCHEMA}"
+    for name, kind in _FIELDS.items():
+        if not isinstance(record.get(name), kind):
+            return f"{name} is missing or not a {kind.__name__}"
+    for index, entry in enumerate(record["measurements"]):
+        if not isinstance(entry, dict) or any(not isinstance(entry.get(name), kind) for name, kind in _ENTRY.items()):
+            return f"measurement {index} is incomplete"
+        seconds = entry.get("seconds")
+        numbers = isinstance(seconds, list) and seconds and all(isinstance(value, float) for value in seconds)
+        if entry["status"] == "measured" and not (numbers and all(math.isfinite(v) and v > 0 for v in seconds)):
+            return f"measurement {index} has no valid repetitions"
+    return None
+
+
+def read(path: Path, log: Callable[[str], None]) -> Record | None:
+    """A record, or None where there is none; a damaged one is reported and set aside."""
+    try:
+        record: Any = json.loads(path.read_text())
+        problem = _problem(record)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        problem = str(error)
+    if problem is None:
+        return record
+    aside = path.with_name(path.name + ".damaged")
+    os.replace(path, aside)
+    log(f"damaged record {path} ({problem}), set aside as {aside.name}")
+    return None
+
+
+def read_all(output: Path, log: Callable[[str], None]) -> Iterator[Record]:
+    """Every sound record, device by device."""
+    for path in sorted(output.glob("*/*.json")):
+        record = read(path, log)
+        if record is not None:
+            yield record
+
+
+def sound(record: Record) -> bool:
+    """Whether nothing in it was refused or failed."""
+    return all(entry["status"] in ("measured", "skipped") for entry in record["measurements"])
+
+
+def covers(record: Record, config: Record) -> bool:
+    """Whether a record holds all that this configuration asks for, without a wrong result."""
+    old, new = dict(record["config"]), json.loads(json.dumps(config))
+    old_groups, new_groups = old.pop("groups", []), new.pop("groups")
+    return old == new and all(group in old_groups for group in new_groups) and sound(record)

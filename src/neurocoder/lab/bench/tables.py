@@ -1,0 +1,126 @@
+"""Records as tables of ratios, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .cases import BASELINES, LAYERS, STEPS
+from .contenders import TITLES
+from .records import Record, Spread, spread
+
+Entry = dict[str, Any]
+MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph"}
+DIRECTIONS = ("forward", "forward+backward", "step")
+
+
+class Ratio(NamedTuple):
+    """A contender's time over the baseline's, between the extremes that their quartiles allow."""
+
+    low: float
+    value: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g}x ({self.low:.3g}–{self.high:.3g})"
+
+
+def ratio(times: Spread, base: Spread) -> Ratio:
+    """Ratio of medians; from lower over upper to upper over lower quartile."""
+    return Ratio(times.low / base.high, times.median / base.median, times.high / base.low)
+
+
+def milliseconds(times: Spread) -> str:
+    """A time with its spread."""
+    return f"{1e3 * times.median:.3g} ms ({1e3 * times.low:.3g}–{1e3 * times.high:.3g})"
+
+
+def title(record: Record) -> str:
+    """What a record is about."""
+    config = record["config"]
+    program, widths = config["program"], config["widths"]
+    sizes = f"P={program['slots']} J={program['steps']} H={program['heads']}, LSTM {program['hidden']}"
+    kind = f"{widths[0]}x{widths[1]}" if len(widths) == 2 else f"training step, MLP {'-'.join(map(str, widths))}"
+    inputs = "one input" if config["batch"] == 1 else f"batch {config['batch']}"
+    threads = f", {config['threads']} thread" if config["threads"] else ""
+    quick = ", a quick look" if record["settings"].get("quick") else ""
+    return f"{kind}, {sizes}{'' if program['residual'] else ', no residual'}, {inputs}{threads}{quick}"
+
+
+def find(record: Record, **fields: Any) -> Entry | None:
+    """The first measurement with these fields."""
+    matches = (e for e in record["measurements"] if all(e.get(name) == value for name, value in fields.items()))
+    return next(matches, None)
+
+
+def baseline(record: Record, entry: Entry) -> Entry | None:
+    """What an entry is compared with, if that was measured."""
+    for name in BASELINES:
+        fields = {key: entry.get(key) for key in ("dtype", "mode", "direction", "point")}
+        base = find(record, contender=name, status="measured", **fields)
+        if base is not None:
+            return base
+    return None
+
+
+def cell(record: Record, entry: Entry | None) -> str:
+    """A time for a baseline, a ratio for another contender, or what became of it."""
+    if entry is None:
+        return ""
+    if entry["status"] != "measured":
+        return str(entry["status"])
+    base = baseline(record, entry)
+    times = spread(entry["seconds"])
+    return milliseconds(times) if base is None or base is entry else str(ratio(times, spread(base["seconds"])))
+
+
+def gigabytes(entry: Entry | None) -> str:
+    """Peak memory."""
+    peak = None if entry is None else entry.get("peak_bytes")
+    return "" if peak is None else f"{peak / 1e9:.2g}" if peak < 1e8 else f"{peak / 1e9:.3g}"
+
+
+def rows(record: Record) -> list[list[str]]:
+    """A header, then a row for each dtype, mode and contender; columns without content are left out."""
+    used = [direction for direction in DIRECTIONS if find(record, direction=direction)]
+    table = [["dtype", "mode", "", *used, *(f"{d}: GB" for d in used), "first call, s"]]
+    seen = dict.fromkeys((entry["dtype"], entry["mode"]) for entry in record["measurements"])
+    for dtype, mode in seen:
+        for name in (*LAYERS, *STEPS):
+            entries = [find(record, dtype=dtype, mode=mode, contender=name, direction=d) for d in used]
+            if any(entries):
+                first = [e["first_call_seconds"] for e in entries if e is not None and "first_call_seconds" in e]
+                table.append(
+                    [
+                        dtype,
+                        MODES[mode],
+                        TITLES[name],
+                        *(cell(record, entry) for entry in entries),
+                        *(gigabytes(entry) for entry in entries),
+                        ", ".join(f"{seconds:.1f}" for seconds in first),
+                    ]
+                )
+    keep = [index for index in range(len(table[0])) if any(row[index] for row in table[1:])]
+    return [[row[index] for index in keep] for row in table]
+
+
+def notes(record: Record) -> list[str]:
+    """Why contenders have no time, each reason once."""
+    found = {}
+    for entry in record["measurements"]:
+        if entry["status"] != "measured":
+            found[f"{TITLES[entry['contender']]} {entry['status']}: {entry['reason']}"] = None
+    return list(found)
+
+
+def text(table: Sequence[Sequence[str]]) -> str:
+    """Aligned columns."""
+    widths = [max(len(row[index]) for row in table) for index in range(len(table[0]))]
+    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def markdown(table: Iterable[Sequence[str]]) -> str:
+    """A table of a page."""
+    head, *body = [f"| {' | '.join(row)} |" for row in table]
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *body])
