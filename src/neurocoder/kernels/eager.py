@@ -45,6 +45,11 @@ def keys_backward(
     return grads
 
 
+def scale_rows(x: Tensor, scale: Tensor) -> Tensor:
+    """`scale * x` for x (N, D) and scale (N, 1)."""
+    return x * scale
+
+
 def scale_backward(grad: Tensor, x: Tensor, scale: Tensor, keep: bool) -> Tensor:
     """`<G, x>` (N, 1) of each row; with `keep`, `grad` is multiplied by the scale in place."""
     grad_scale = torch.linalg.vecdot(grad, x).unsqueeze(-1)

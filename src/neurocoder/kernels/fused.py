@@ -21,16 +21,17 @@ from .triton_attention import (
     mix_backward_kernel,
     mix_forward_kernel,
 )
-from .triton_layer import keys_backward_kernel, keys_forward_kernel, scale_backward_kernel
+from .triton_layer import keys_backward_kernel, keys_forward_kernel, scale_backward_kernel, scale_forward_kernel
 from .triton_lstm import lstm_backward_kernel, lstm_forward_kernel
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 """Beyond these sizes a program's state leaves the registers, and the torch path serves."""
 LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
-_PROGRAMS = 384
+_PROGRAMS = 2048
 """Programs a kind in the backward; fixed, so that sums over inputs have a fixed order."""
-_PRODUCTS, _WARPS = 8192, 4
-"""Products of queries and keys in one tile of the attention kernels, and warps that share them."""
+_TILE, _WARPS = 256, 1
+"""Rows times slots of one tile of the attention kernels, and warps that share it. Measured on an H200 over tiles of 256
+to 2,048 and 1 to 4 warps: larger ones spill registers or leave the chip idle."""
 _INPUTS = 16
 """Inputs of one LSTM program."""
 
@@ -72,10 +73,10 @@ class Sizes(NamedTuple):
 
     def attention(self) -> dict[str, int]:
         """Constants of the attention kernels."""
-        slots, key_dim = triton.next_power_of_2(self.slots), triton.next_power_of_2(self.key_dim)
-        rows = max(2, min(64, _PRODUCTS // (slots * key_dim)))
+        slots = triton.next_power_of_2(self.slots)
+        rows = max(2, min(64, _TILE // slots))
         sizes = {"J": self.steps, "H": self.heads, "P": self.slots, "K": self.key_dim, "MIX": self.mix}
-        return sizes | {"PP": slots, "KP": key_dim, "BR": rows, "num_warps": _WARPS}
+        return sizes | {"PP": slots, "BR": rows, "num_warps": _WARPS}
 
     def mixing(self) -> dict[str, int]:
         """Constants of the mix kernels."""
@@ -237,6 +238,7 @@ def backward(
         partial,
         sizes.sharpness,
         count,
+        KP=triton.next_power_of_2(sizes.key_dim),
         **tiles,
     )
     grad_gates = torch.empty_like(gates)
@@ -287,6 +289,14 @@ def keys_backward(
         grad_keys, *slots, *weights, *grad_slots, *grads, biases, *widths, **sizes
     )
     return [tensor for pair in zip(grads, biases, strict=True) for tensor in pair]
+
+
+def scale_rows(x: Tensor, scale: Tensor) -> Tensor:
+    """`scale * x` for x (N, D) and scale (N, 1)."""
+    scaled = torch.empty_like(x)
+    if len(x):
+        scale_forward_kernel[len(x), triton.cdiv(x.shape[1], 1024)](x, scale, scaled, x.shape[1], BD=1024)
+    return scaled
 
 
 def scale_backward(grad: Tensor, x: Tensor, scale: Tensor, keep: bool) -> Tensor:

@@ -62,7 +62,7 @@ class ProgramLinear(torch.autograd.Function):
         y = coefficients @ right if bias is None else torch.addmm(bias, coefficients, right)
         scaled = None
         if residual is not None:
-            scaled = x if integration is None else x * scale
+            scaled = x if integration is None else core.scale_rows(x, scale)
             y.addmm_(scaled, residual.mT)
         ctx.fused, ctx.program = fused, program
         # All through save_for_backward, so that activation checkpointing can drop them.

@@ -5,9 +5,9 @@ through all J steps with usage on chip. The mix takes one input. Reductions over
 afterwards in a fixed order, so that the same input gives the same bits.
 
 Layouts: the composition signal (J, N, 3HK + 3HP), queries first; attention w (3, N, J, H, P); what each component has
-of an input (N, r) with r = J * H. Keys are short, so that products with them are sums over a leading dimension of KP,
-which stays within a thread: no matrix unit, no shared memory, full float32. `PP`, `KP`, `RP` are padded to powers of
-two. Conditions on constants stand alone, outside those on values: triton resolves them when it compiles.
+of an input (N, r) with r = J * H. Keys are short, so that products with them are loops over K: no matrix unit, no
+shared memory, full float32. `PP` and `RP` are P and r padded to powers of two. Conditions on constants stand alone,
+outside those on values: triton resolves them when it compiles.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ import triton.language as tl
 
 
 @triton.jit
-def _unit(vectors):
-    """Columns (KP, n) scaled to norm one (a zero column stays zero), and the norms."""
-    norm = tl.maximum(tl.sqrt(tl.sum(vectors * vectors, axis=0)), 1e-12)
-    return vectors / norm[None, :], norm
+def _inverse_norms(vectors, inside, K: tl.constexpr):
+    """`1 / ||v||` of vectors of K numbers, given by pointers to their first."""
+    squares = tl.zeros(vectors.shape, dtype=tl.float32)
+    for k in tl.static_range(K):
+        value = tl.load(vectors + k, mask=inside, other=0.0)
+        squares += value * value
+    return 1.0 / tl.maximum(tl.sqrt(squares), 1e-12)
 
 
 @triton.jit
-def _unit_backward(grad, unit, norm):
-    """Gradient of v from that of v / ||v||, columns (KP, n)."""
-    return (grad - unit * tl.sum(grad * unit, axis=0)[None, :]) / norm[None, :]
+def _cosines(queries, row_in, query_scale, keys, real, key_scale, K: tl.constexpr):
+    """`cos(q, k_i)` (BR, PP) of queries (BR,) and keys (PP,), given by pointers and inverse norms."""
+    total = tl.load(queries, mask=row_in, other=0.0)[:, None] * tl.load(keys, mask=real, other=0.0)[None, :]
+    for k in tl.static_range(1, K):
+        query = tl.load(queries + k, mask=row_in, other=0.0)
+        total += query[:, None] * tl.load(keys + k, mask=real, other=0.0)[None, :]
+    return total * query_scale[:, None] * key_scale[None, :]
 
 
 @triton.jit
-def _content(unit_queries, unit_keys, sharpness, p, P: tl.constexpr):
-    """`softmax_i(beta cos(q, k_i))` (BR, PP)."""
-    scaled = sharpness * tl.sum(unit_queries[:, :, None] * unit_keys[:, None, :], axis=0)
-    scaled = tl.where(p[None, :] < P, scaled, float("-inf"))
+def _softmax(scaled, real):
+    """Softmax over the real slots (BR, PP)."""
+    scaled = tl.where(real[None, :], scaled, float("-inf"))
     exponential = tl.exp(scaled - tl.max(scaled, axis=1)[:, None])
     return exponential / tl.sum(exponential, axis=1)[:, None]
 
@@ -72,7 +78,6 @@ def attention_forward_kernel(
     LEAST: tl.constexpr,
     MIX: tl.constexpr,
     PP: tl.constexpr,
-    KP: tl.constexpr,
     BR: tl.constexpr,
 ):
     """Writes w, the l_I-th smallest usages (3, N, r), `sum_i w^s_i M_S(i)` as `before` (N, r) and, with MIX,
@@ -80,20 +85,19 @@ def attention_forward_kernel(
     kind = tl.program_id(1)
     row = tl.program_id(0) * BR + tl.arange(0, BR)
     n, h = row // H, row % H
-    p, k = tl.arange(0, PP), tl.arange(0, KP)
+    p = tl.arange(0, PP)
     row_in, real = row < N * H, p < P
     inside = row_in[:, None] & real[None, :]
-    query_in = (k[:, None] < K) & row_in[None, :]
-    key_in = (k[:, None] < K) & real[None, :]
-    unit_keys, key_norm = _unit(tl.load(keys + (kind * P + p[None, :]) * K + k[:, None], mask=key_in, other=0.0))
+    slot_keys = keys + (kind * P + p) * K
+    key_scale = _inverse_norms(slot_keys, real, K)
     usage = tl.zeros((BR, PP), dtype=tl.float32)
     for j in range(J):
         start = signal + (j * N + n) * (3 * H * (K + P))
-        query = tl.load(start[None, :] + ((kind * H + h) * K)[None, :] + k[:, None], mask=query_in, other=0.0)
         gate = tl.load(start[:, None] + (3 * H * K + (kind * H + h) * P)[:, None] + p[None, :], mask=inside, other=0.0)
         g = tl.sigmoid(gate)
-        unit_queries = query / tl.maximum(tl.sqrt(tl.sum(query * query, axis=0)), 1e-12)[None, :]
-        w = g * _content(unit_queries, unit_keys, sharpness, p, P)
+        queries = start + (kind * H + h) * K
+        query_scale = _inverse_norms(queries, row_in, K)
+        w = g * _softmax(sharpness * _cosines(queries, row_in, query_scale, slot_keys, real, key_scale, K), real)
         component = (n * J + j) * H + h
         if j > 0:
             largest = tl.max(usage, axis=1)
@@ -247,31 +251,29 @@ def attention_backward_kernel(
     kind = tl.program_id(1)
     p, k = tl.arange(0, PP), tl.arange(0, KP)
     real = p < P
-    key_in = (k[:, None] < K) & real[None, :]
-    unit_keys, key_norm = _unit(tl.load(keys + (kind * P + p[None, :]) * K + k[:, None], mask=key_in, other=0.0))
+    slot_keys = keys + (kind * P + p) * K
+    key_scale = _inverse_norms(slot_keys, real, K)
     slots = tl.load(values + p, mask=real, other=0.0)
-    sum_keys = tl.zeros((KP, BR, PP), dtype=tl.float32)
-    sum_values = tl.zeros((BR, PP), dtype=tl.float32)
+    sum_keys = tl.zeros((KP, PP), dtype=tl.float32)
+    sum_values = tl.zeros((PP,), dtype=tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(N * H, BR), tl.num_programs(0)):
         row = block * BR + tl.arange(0, BR)
         n, h = row // H, row % H
         row_in = row < N * H
         inside = row_in[:, None] & real[None, :]
-        query_in = (k[:, None] < K) & row_in[None, :]
         grad_usage = tl.zeros((BR, PP), dtype=tl.float32)
         for back in range(J):
             j = J - 1 - back
             component = (n * J + j) * H + h
             line = (j * N + n) * (3 * H * (K + P))
-            query_at = (line + (kind * H + h) * K)[None, :] + k[:, None]
+            query_at = line + (kind * H + h) * K
             gate_at = (line + 3 * H * K + (kind * H + h) * P)[:, None] + p[None, :]
-            query = tl.load(signal + query_at, mask=query_in, other=0.0)
             g = tl.sigmoid(tl.load(signal + gate_at, mask=inside, other=0.0))
             w = tl.load(attention + (kind * N * J * H + component)[:, None] * P + p[None, :], mask=inside, other=0.0)
             factor = tl.load(factors + kind * N * J * H + component, mask=row_in, other=0.0)
             if kind == 2:
                 grad = factor[:, None] * slots[None, :]
-                sum_values += factor[:, None] * w
+                sum_values += tl.sum(factor[:, None] * w, axis=0)
             elif MIX:
                 if kind == 1:
                     grad = tl.load(grad_v + n[:, None] * P + p[None, :], mask=inside, other=0.0)
@@ -283,8 +285,9 @@ def attention_backward_kernel(
                     grad = tl.load(grad_v + component[:, None] * P + p[None, :], mask=inside, other=0.0)
                 else:
                     grad = tl.load(grad_u + component[:, None] * P + p[None, :], mask=inside, other=0.0)
-            unit_queries, norm = _unit(query)
-            content = _content(unit_queries, unit_keys, sharpness, p, P)
+            query_scale = _inverse_norms(signal + query_at, row_in, K)
+            cosine = _cosines(signal + query_at, row_in, query_scale, slot_keys, real, key_scale, K)
+            content = _softmax(sharpness * cosine, real)
             difference = content
             if j == 0:
                 grad += grad_usage
@@ -307,11 +310,20 @@ def attention_backward_kernel(
             tl.store(grad_signal + gate_at, grad * difference * g * (1 - g), mask=inside)
             weighted = tl.where(inside, grad * g * content, 0.0)
             grad_cosine = sharpness * (weighted - content * tl.sum(weighted, axis=1)[:, None])
-            grad_unit = tl.sum(grad_cosine[None, :, :] * unit_keys[:, None, :], axis=2)
-            tl.store(grad_signal + query_at, _unit_backward(grad_unit, unit_queries, norm), mask=query_in)
-            sum_keys += unit_queries[:, :, None] * grad_cosine[None, :, :]
-    into_keys = _unit_backward(tl.sum(sum_keys, axis=1), unit_keys, key_norm)
+            # q^ = q / ||q|| and cos = q^ . k^: the gradient of q is (grad q^ - q^ (q^ . grad q^)) / ||q||
+            along = tl.sum(grad_cosine * cosine, axis=1)
+            for i in tl.static_range(K):
+                key = tl.load(slot_keys + i, mask=real, other=0.0) * key_scale
+                query = tl.load(signal + query_at + i, mask=row_in, other=0.0) * query_scale
+                grad_query = (tl.sum(grad_cosine * key[None, :], axis=1) - query * along) * query_scale
+                tl.store(grad_signal + query_at + i, grad_query, mask=row_in)
+                grad_key = tl.sum(grad_cosine * query[:, None], axis=0)
+                sum_keys += tl.where(k[:, None] == i, grad_key[None, :], 0.0)
+    key_at = (kind * P + p[None, :]) * K + k[:, None]
+    key_in = (k[:, None] < K) & real[None, :]
+    unit_keys = tl.load(keys + key_at, mask=key_in, other=0.0) * key_scale[None, :]
+    into_keys = (sum_keys - unit_keys * tl.sum(sum_keys * unit_keys, axis=0)[None, :]) * key_scale[None, :]
     share = partial + tl.program_id(0) * (3 * P * K + P)
-    tl.store(share + (kind * P + p[None, :]) * K + k[:, None], into_keys, mask=key_in)
+    tl.store(share + key_at, into_keys, mask=key_in)
     if kind == 2:
-        tl.store(share + 3 * P * K + p, tl.sum(sum_values, axis=0), mask=real)
+        tl.store(share + 3 * P * K + p, sum_values, mask=real)

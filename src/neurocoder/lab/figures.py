@@ -53,5 +53,5 @@ def attention_patterns(models: Mapping[str, nn.Module], x: Tensor, digits: Digit
         row[0].set_ylabel(f"{name}\ncomponent", fontsize=9)
         row[0].set_yticks(range(len(rows[0])), [str(n + 1) for n in range(len(rows[0]))], fontsize=6)
         figure.colorbar(picture, ax=list(row), pad=0.01).ax.tick_params(labelsize=7)
-    figure.suptitle("Which singular programs each digit is computed with (mean attention over M_U, test set)")
+    figure.suptitle("Which singular programs each digit is computed with (mean attention over $M_U$, test set)")
     save(figure, target)

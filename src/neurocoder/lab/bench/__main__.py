@@ -96,6 +96,8 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
         return True
     machine = records.environment(device, chosen.commit)
     log(f"{machine['hardware']['name']}, torch {machine['versions']['torch']}, commit {machine['commit'][:12]}")
+    if device == "cpu" and (machine["hardware"]["load"] or 0) > 0.5:
+        log(f"other programs keep this machine busy (load {machine['hardware']['load']}): times will be uncertain")
     all_cases = [case for job in todo for case in job.cases]
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True

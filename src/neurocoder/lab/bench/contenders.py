@@ -22,8 +22,8 @@ TITLES = {
     "plain": "plain MLP",
     "recoded": "recoded MLP",
 }
-_CANDIDATES = 64
-"""Inputs among which those of a clear choice are looked for."""
+_CANDIDATES = 256
+"""Inputs among which those of clear choices are looked for."""
 
 
 class Skip(Exception):
@@ -94,18 +94,43 @@ def multiplied(layer: nc.MixtureLinear | nc.StoredProgramLinear, x: Tensor) -> T
     return y if layer.bias is None else y + layer.bias
 
 
-def exact_answer(module: nn.Module, x: Tensor, grad: Tensor, rows: Tensor) -> Exact:
-    """Values by an independent route (the reference, or built weights), gradients by autograd over torch operations."""
+def margin(layer: nn.Module, x: Tensor) -> Tensor:
+    """How far the choices that a layer makes for each input are from turning out otherwise (N,).
+
+    A mixture chooses experts. A program layer chooses, at each step but the first, the least-used slots; where all are
+    chosen, or all but the most used, which gets no attention either way, there is nothing to choose.
+    """
+    if isinstance(layer, nc.MixtureLinear):
+        ranked = layer.gating(x).topk(layer.config.active + 1).values
+        return ranked[:, -2] - ranked[:, -1]
+    far = x.new_full((len(x),), torch.inf)
+    if not isinstance(layer, nc.Linear) or layer.config.steps == 1:
+        return far
+    c, programs = layer.config, layer.programs(x)
+    if c.least_used >= c.slots - 1:
+        return far
+    attention = torch.stack([programs.u, programs.v, programs.s], 1).unflatten(2, (c.steps, c.heads))
+    usage = attention.cummax(2).values[:, :, :-1].sort(-1).values
+    gap = (usage[..., c.least_used] - usage[..., c.least_used - 1]) / usage[..., -1]
+    return gap.flatten(1).amin(1)
+
+
+def exact_answer(module: nn.Module, x: Tensor, grad: Tensor, count: int) -> Exact:
+    """Values by an independent route (the reference, or built weights), gradients by autograd over torch operations.
+
+    The inputs are those whose choices rounding changes least: it may, and then the result differs rightly.
+    """
     twin = copy.deepcopy(module).double()
+    layer = twin.layer if isinstance(twin, Materialising) else twin
     with torch.no_grad(), nc.backend("torch"):
-        layer = twin.layer if isinstance(twin, Materialising) else twin
+        rows = margin(layer, x[:_CANDIDATES].double()).topk(count).indices
         picked = x[rows].double()
         if isinstance(layer, nc.Linear):
             y = reference(layer, picked)
         elif isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear):
             y = multiplied(layer, picked)
         else:
-            y = twin(picked)
+            y = layer(picked)
     picked = picked.requires_grad_()
     with nc.backend("torch"):
         layer(picked).backward(grad[rows].double())
@@ -133,7 +158,9 @@ class Contenders:
         if name not in self.built:
             torch.manual_seed(self.settings.seed)
             module = self.build(name).eval()
-            self.built[name] = Subject(name, module, exact_answer(module, self.x, self.grad, self.rows(module)))
+            large = self.case.widths[0] * self.case.widths[1] >= 2**24
+            count = min(1 if large else self.settings.check_rows, self.case.batch)
+            self.built[name] = Subject(name, module, exact_answer(module, self.x, self.grad, count))
         return self.built[name]
 
     def build(self, name: str) -> nn.Module:
@@ -160,19 +187,8 @@ class Contenders:
         awaken(module)
         return module.to(self.settings.device)
 
-    def rows(self, module: nn.Module) -> Tensor:
-        """The inputs to check: the first, or for a mixture those whose choice of experts rounding cannot change."""
-        large = self.case.widths[0] * self.case.widths[1] >= 2**24
-        count = min(1 if large else self.settings.check_rows, self.case.batch)
-        if not isinstance(module, nc.MixtureLinear):
-            return torch.arange(count, device=self.x.device)
-        with torch.no_grad():
-            logits = copy.deepcopy(module.gating).double()(self.x[:_CANDIDATES].double())
-        ranked = logits.topk(module.config.active + 1).values
-        return (ranked[:, -2] - ranked[:, -1]).topk(count).indices
 
-
-def recoded(case: Case) -> nn.Sequential:
+def recoded(case: Case) -> nn.Module:
     """The MLP of a training step, all its layers coded."""
     return nc.recode(plain(case), "*", case.program)
 

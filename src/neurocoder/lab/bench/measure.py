@@ -69,7 +69,6 @@ def interleave(runs: Sequence[Run], settings: Settings) -> dict[str, tuple[int, 
     plans = {run.name: plan(rehearse(run), settings) for run in runs}
     times: dict[str, list[float]] = {run.name: [] for run in runs}
     rounds = max((repetitions for _, repetitions in plans.values()), default=0)
-    gc.collect()
     gc.disable()
     try:
         for index in range(rounds):
@@ -127,9 +126,10 @@ def ready(name: str, make: Callable[[], Run], entry: Measurement) -> Run | None:
     return None
 
 
-def free(device: str) -> None:
+def free(group: Group, device: str) -> None:
     """Forget compiled code and give back graph pools and caches."""
-    torch.compiler.reset()
+    if group.mode == "compiled":
+        torch.compiler.reset()
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -156,7 +156,7 @@ def measure_group(
     for name, (calls, seconds) in interleave(runs, settings).items():
         entries[name].update(calls=calls, seconds=seconds)
     del runs
-    free(settings.device)
+    free(group, settings.device)
     return list(entries.values())
 
 

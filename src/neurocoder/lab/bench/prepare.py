@@ -7,9 +7,9 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
@@ -35,14 +35,10 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def empty_compile_cache() -> Iterator[None]:
-    """An own cache for `torch.compile` inside the block, so that first calls are true first calls.
-
-    The library's own kernels stay in Triton's cache, which otherwise would follow the compiler's.
-    """
-    kernels = os.environ.get("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+    """Own caches for `torch.compile` and Triton inside the block, so that first calls are true first calls."""
     with (
         tempfile.TemporaryDirectory(prefix="neurocoder-bench-", ignore_cleanup_errors=True) as folder,
-        environment(TORCHINDUCTOR_CACHE_DIR=folder, TRITON_CACHE_DIR=kernels),
+        environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", TRITON_CACHE_DIR=f"{folder}/triton"),
     ):
         yield
 
@@ -61,10 +57,11 @@ def run_once(case: Case) -> None:
         layer = nc.Linear(d_in, d_out, program=case.program, device="cuda")
         for dtype in sorted({group.dtype for group in case.groups}):
             x = torch.randn(case.batch, d_in, device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
+            with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bfloat16"):
+                layer(x)
             with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bfloat16"):
-                with torch.inference_mode():
-                    layer(x)
-                layer(x).sum().backward()
+                y = layer(x)
+            y.sum().backward()
     torch.cuda.synchronize()
 
 
@@ -75,8 +72,9 @@ def compile_kernels(cases: Iterable[Case]) -> int:
     workers = min(len(distinct), (os.cpu_count() or 1) - 1)
     if workers < 2:
         return 0
-    failed = 0
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        for future in [pool.submit(run_once, case) for case in distinct]:
-            failed += future.exception() is not None
-    return failed
+        try:
+            futures = [pool.submit(run_once, case) for case in distinct]
+        except BrokenProcessPool:
+            return len(distinct)
+        return sum(future.exception() is not None for future in futures)

@@ -89,6 +89,7 @@ def environment(device: str, commit: str | None) -> Record:
     source = Path(nc.__file__).parent
     changed = _git("status", "--porcelain", "--", str(source))
     hardware: Record = {"cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    hardware["load"] = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         hardware = {
@@ -126,6 +127,12 @@ def write(path: Path, record: Record) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _repetitions(seconds: Any) -> bool:
+    """Whether these are times."""
+    listed = isinstance(seconds, list) and len(seconds) > 0
+    return listed and all(isinstance(value, float) and math.isfinite(value) and value > 0 for value in seconds)
+
+
 def _problem(record: Any) -> str | None:
     """What is wrong with a record, or None."""
     if not isinstance(record, dict):
@@ -138,9 +145,7 @@ def _problem(record: Any) -> str | None:
     for index, entry in enumerate(record["measurements"]):
         if not isinstance(entry, dict) or any(not isinstance(entry.get(name), kind) for name, kind in _ENTRY.items()):
             return f"measurement {index} is incomplete"
-        seconds = entry.get("seconds")
-        numbers = isinstance(seconds, list) and seconds and all(isinstance(value, float) for value in seconds)
-        if entry["status"] == "measured" and not (numbers and all(math.isfinite(v) and v > 0 for v in seconds)):
+        if entry["status"] == "measured" and not _repetitions(entry.get("seconds")):
             return f"measurement {index} has no valid repetitions"
     return None
 

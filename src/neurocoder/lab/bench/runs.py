@@ -113,7 +113,7 @@ class LayerRun(Run):
         self.grad[rows] = before[rows]
         self.poisoned()
         (y,) = self()
-        gradients = self.gradients()
+        gradients = dict(self.gradients())
         self.grad.copy_(before)
         x_grad = gradients.pop(INPUT)
         return compare(self.exact, self.group.dtype, y, x_grad, gradients if self.training else None)

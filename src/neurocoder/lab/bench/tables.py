@@ -63,6 +63,13 @@ def baseline(record: Record, entry: Entry) -> Entry | None:
     return None
 
 
+def fastest_baseline(record: Record, entry: Entry) -> Entry | None:
+    """The baseline in the mode that is fastest for it."""
+    fields = {key: entry.get(key) for key in ("dtype", "direction", "point")}
+    found = (find(record, contender=n, status="measured", mode=mode, **fields) for n in BASELINES for mode in MODES)
+    return min((e for e in found if e is not None), key=lambda e: spread(e["seconds"]).median, default=None)
+
+
 def cell(record: Record, entry: Entry | None) -> str:
     """A time for a baseline, a ratio for another contender, or what became of it."""
     if entry is None:
@@ -106,7 +113,7 @@ def rows(record: Record) -> list[list[str]]:
 
 def notes(record: Record) -> list[str]:
     """Why contenders have no time, each reason once."""
-    found = {}
+    found: dict[str, None] = {}
     for entry in record["measurements"]:
         if entry["status"] != "measured":
             found[f"{TITLES[entry['contender']]} {entry['status']}: {entry['reason']}"] = None

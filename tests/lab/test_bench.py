@@ -1,0 +1,279 @@
+"""The benchmark on tiny cases: what it times, what it refuses, what it keeps and what it reports."""
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import neurocoder as nc
+from neurocoder.lab.bench import __main__ as bench
+from neurocoder.lab.bench import cases, contenders, growth, measure, records, report, tables
+
+SIZES = nc.ProgramConfig(slots=4, key_dim=3, steps=3, heads=2, least_used=2, hidden=5)
+EAGER = cases.groups(["float32"], ["eager"], cases.BOTH)
+ONE = (cases.Group("float32", "eager", "forward", ("linear",)),)
+FAST = cases.Settings("cpu", seconds=0.001, repetition=1e-4, limit=2**20, minimum=3)
+
+
+def tiny(name, groups=EAGER, **changes):
+    return dataclasses.replace(cases.Case(name, (12, 7), 9, SIZES, groups), **changes)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """The command over given cases, in a folder of its own."""
+    monkeypatch.setattr(bench, "settings", lambda device, quick: FAST)
+
+    def command(*options, only=None):
+        monkeypatch.setattr(cases, "cpu_cases", lambda: list(only or [tiny("one")]))
+        fixed = ["--device", "cpu", "--output", str(tmp_path / "records"), "--docs", str(tmp_path / "docs")]
+        return bench.main([*fixed, *options] if "--growth" in options else [*fixed, "--no-growth", *options])
+
+    return command
+
+
+def load(tmp_path, name):
+    return json.loads((tmp_path / "records" / "cpu" / f"{name}.json").read_text())
+
+
+def test_every_contender_is_checked_and_timed(run, tmp_path, capsys):
+    assert run() == 0
+    record = load(tmp_path, "one")
+    assert {entry["contender"] for entry in record["measurements"]} == set(cases.LAYERS)
+    assert len(record["measurements"]) == 2 * len(cases.LAYERS)
+    for entry in record["measurements"]:
+        assert entry["status"] == "measured"
+        assert len(entry["seconds"]) >= FAST.minimum
+        assert entry["peak_bytes"] is None
+        assert max(entry["errors"].values()) < 1e-4
+        assert len(entry["errors"]) == (1 if entry["direction"] == "forward" else 3)
+    assert record["config"]["program"] == SIZES.to_dict()
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["settings"]["minimum"] == FAST.minimum
+    assert record["hardware"]["name"]
+    assert isinstance(record["wall_seconds"], float)
+    printed = capsys.readouterr().out
+    for name in cases.LAYERS:
+        assert contenders.TITLES[name] in printed
+
+
+def test_a_training_step(run, tmp_path):
+    step = (cases.Group("float32", "eager", "step", cases.STEPS),)
+    assert run(only=[tiny("step", step, widths=(12, 8, 8, 5))]) == 0
+    assert [entry["contender"] for entry in load(tmp_path, "step")["measurements"]] == ["plain", "recoded"]
+
+
+def test_compiled(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))  # quicker
+    group = (cases.Group("float32", "compiled", "forward+backward", ("linear", "program")),)
+    assert run(only=[tiny("one", group, program=dataclasses.replace(SIZES, steps=1), threads=1)]) == 0
+    assert all(entry["first_call_seconds"] > 0 for entry in load(tmp_path, "one")["measurements"])
+
+
+def test_bfloat16_is_autocast(run, tmp_path):
+    group = (cases.Group("bfloat16", "eager", "forward+backward", ("linear", "program", "mixture", "stored")),)
+    assert run(only=[tiny("one", group)]) == 0
+    assert all(entry["status"] == "measured" for entry in load(tmp_path, "one")["measurements"])
+
+
+def wrong_value(layer):
+    forward = layer.forward
+    layer.forward = lambda x: 1.01 * forward(x)
+
+
+def wrong_gradient(layer):
+    forward = layer.forward
+    layer.forward = lambda x: forward(x).detach() + 0.9 * (forward(x) - forward(x).detach())
+
+
+def frozen_slots(layer):
+    layer.memory.S.requires_grad_(False)
+
+
+def no_number(layer):
+    forward = layer.forward
+    layer.forward = lambda x: forward(x) / 0
+
+
+def raises(layer):
+    def forward(x):
+        raise RuntimeError("no such kernel")
+
+    layer.forward = forward
+
+
+@pytest.mark.parametrize(
+    ("spoil", "status"),
+    [
+        (wrong_value, "refused"),
+        (wrong_gradient, "refused"),
+        (frozen_slots, "refused"),
+        (no_number, "refused"),
+        (raises, "failed"),
+    ],
+)
+def test_a_wrong_contender_is_refused(run, tmp_path, monkeypatch, capsys, spoil, status):
+    build = contenders.Contenders.subject
+
+    def spoiled(self, name):
+        subject = build(self, name)
+        if name == "program":
+            spoil(subject.module)
+        return subject
+
+    monkeypatch.setattr(contenders.Contenders, "subject", spoiled)
+    group = (cases.Group("float32", "eager", "forward+backward", ("linear", "program")),)
+    assert run(only=[tiny("one", group)]) == 1
+    plain, program = load(tmp_path, "one")["measurements"]
+    assert plain["status"] == "measured"
+    assert program["status"] == status
+    assert program["reason"]
+    assert "seconds" not in program
+    assert program["reason"] in capsys.readouterr().out
+    assert run(only=[tiny("one", group)]) == 1, "a record with a wrong result counts as unfinished"
+    assert run("--report") == 0
+    assert f"nc.Linear {status}: {program['reason']}" in (tmp_path / "docs" / "BENCHMARKS.md").read_text()
+
+
+def test_a_step_that_does_not_learn_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: None)
+    step = (cases.Group("float32", "eager", "step", ("plain",)),)
+    assert run(only=[tiny("step", step, widths=(12, 8, 5))]) == 1
+    assert load(tmp_path, "step")["measurements"][0]["reason"] == "the step does not move 0.weight"
+
+
+def test_what_does_not_fit_is_skipped_with_the_reason(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "settings", lambda device, quick: dataclasses.replace(FAST, limit=100))
+    assert run() == 0
+    skipped = [entry for entry in load(tmp_path, "one")["measurements"] if entry["status"] == "skipped"]
+    assert {entry["contender"] for entry in skipped} == {"materialising"}
+    assert "over the limit" in skipped[0]["reason"]
+
+
+def test_an_interrupted_run_keeps_finished_records(run, tmp_path, monkeypatch, capsys):
+    two = [tiny("one", ONE), tiny("two", ONE)]
+    whole = measure.measure_case
+
+    def interrupted(case, how, log):
+        if case.name == "two":
+            raise KeyboardInterrupt
+        return whole(case, how, log)
+
+    monkeypatch.setattr(bench, "measure_case", interrupted)
+    assert run(only=two) == 130
+    assert [path.name for path in (tmp_path / "records" / "cpu").iterdir()] == ["one.json"]
+    before = load(tmp_path, "one")
+    monkeypatch.setattr(bench, "measure_case", whole)
+    capsys.readouterr()
+    assert run(only=two) == 0
+    assert load(tmp_path, "one") == before
+    assert "one: finished" in capsys.readouterr().out
+    assert load(tmp_path, "two")["measurements"]
+    assert run("--again", "--cases", "one", only=two) == 0
+    assert load(tmp_path, "one") != before
+
+
+def test_a_changed_case_is_measured_again(run, tmp_path):
+    assert run("--skip", "forward") == 0
+    assert len(load(tmp_path, "one")["measurements"]) == 5
+    assert run() == 0
+    assert len(load(tmp_path, "one")["measurements"]) == 10, "the record did not hold the forward"
+    before = load(tmp_path, "one")
+    assert run("--skip", "forward") == 0
+    assert load(tmp_path, "one") == before, "a part of it is measured already"
+    assert run(only=[tiny("one", batch=10)]) == 0
+    assert load(tmp_path, "one")["config"]["batch"] == 10
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:-100],
+        lambda text: text.replace('"schema": 1', '"schema": 0'),
+        lambda text: text.replace('"commit"', '"committed"'),
+        lambda text: text.replace('"seconds": [', '"seconds": [-1.0,', 1),
+        lambda text: "[]",
+    ],
+    ids=["cut off", "schema", "field", "time", "list"],
+)
+def test_a_damaged_record_is_reported_and_set_aside(run, tmp_path, capsys, damage):
+    assert run(only=[tiny("one", ONE)]) == 0
+    path = tmp_path / "records" / "cpu" / "one.json"
+    path.write_text(damage(path.read_text()))
+    assert run("--report") == 1, "no sound record is left"
+    assert "damaged record" in capsys.readouterr().out
+    assert sorted(file.name for file in path.parent.iterdir()) == ["one.json.damaged"]
+    assert run(only=[tiny("one", ONE)]) == 0
+    assert run("--report") == 0
+
+
+def test_a_record_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "cpu" / "one.json"
+    records.write(path, {"value": 1.0})
+    with pytest.raises(ValueError, match="JSON"):
+        records.write(path, {"value": float("nan")})
+    assert json.loads(path.read_text()) == {"value": 1.0}
+    assert [file.name for file in path.parent.iterdir()] == ["one.json"]
+
+
+def test_the_page_has_ratios_bars_and_the_growth_figure(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(growth.BASES, "cpu", growth.Base(4, 2, 2, 8, 4))
+    ranges = {"slots": (2, 4), "steps": (1, 2), "heads": (1, 2), "width": (4, 8), "batch": (4, 8)}
+    monkeypatch.setitem(growth.RANGES, "cpu", ranges)
+    assert run("--growth", only=[tiny("1024x1024")]) == 0
+    assert run("--report") == 0
+    page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
+    record = load(tmp_path, "1024x1024")
+    times = {
+        name: records.spread(tables.find(record, contender=name, direction="forward+backward")["seconds"])
+        for name in ("linear", "program")
+    }
+    ratio = str(tables.ratio(times["program"], times["linear"]))
+    assert f"| 1024x1024, batch 256 | eager, forward+backward | 2.5x | 1.5x | {ratio} |" in page
+    assert f"| float32 | eager | nc.Linear | {tables.cell(record, record['measurements'][1])} | {ratio} |" in page
+    assert "| 4096x4096, batch 256 | eager, forward+backward | 1.3x | 1.15x | not measured |" in page
+    assert "](images/bench-cpu-growth.png)" in page
+    assert "## CUDA" not in page
+    for kind in ("png", "svg"):
+        assert (tmp_path / "docs" / "images" / f"bench-cpu-growth.{kind}").stat().st_size > 1000
+    points = {entry["point"] for entry in load(tmp_path, "growth-steps")["measurements"]}
+    assert points == {1, 2}
+
+
+def test_a_ratio_lies_between_what_the_quartiles_allow():
+    base, times = records.Spread(1.0, 2.0, 4.0), records.Spread(4.0, 6.0, 8.0)
+    assert tables.ratio(times, base) == (1.0, 3.0, 8.0)
+
+
+@pytest.mark.parametrize("target", report.TARGETS, ids=lambda target: f"{target.device} {target.what}")
+def test_every_target_is_measured_by_a_case(target):
+    case = cases.cases(target.device)[target.case]
+    groups = [group for group in case.groups if group[:3] == ("float32", target.mode, target.direction)]
+    assert groups
+    assert target.contender in groups[0].contenders
+
+
+def test_repetitions_follow_the_budget():
+    how = cases.Settings("cpu", seconds=1.5, repetition=0.02, limit=0)
+    assert measure.plan(0.001, how) == (20, 75)
+    assert measure.plan(0.1, how) == (1, 15)
+    assert measure.plan(1.0, how) == (1, 10)
+    assert measure.plan(5.0, how) == (1, 4)
+    assert measure.plan(100.0, how) == (1, 3)
+
+
+@pytest.mark.parametrize("options", [["--cases", "two"], ["--skip", "nothing"], ["--device", "tpu"]])
+def test_bad_options_are_refused(run, capsys, options):
+    with pytest.raises(SystemExit) as stopped:
+        run(*options)
+    assert stopped.value.code == 2
+    assert options[1] in capsys.readouterr().err
+
+
+def test_measuring_needs_neither_matplotlib_nor_rich():
+    code = "import sys; sys.modules.update(matplotlib=None, rich=None, tyro=None, scipy=None); "
+    subprocess.run([sys.executable, "-c", code + "import neurocoder.lab.bench.__main__"], check=True)
