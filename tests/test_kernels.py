@@ -67,6 +67,14 @@ def test_one_control_for_a_sequence():
     assert_close_to_exact(layer, torch.randn(3, 5, 7), control=torch.randn(3, 4, device=DEVICE))
 
 
+def test_layouts_that_are_not_contiguous():
+    layer = randomised(nc.Linear(7, 3, program=small(), device=DEVICE))
+    with torch.no_grad():
+        for parameter in (layer.memory.U, layer.R, layer.controller.recurrent.weight):
+            parameter.data = parameter.data.mT.contiguous().mT
+    assert_close_to_exact(layer, torch.randn(7, 10).mT)
+
+
 def test_ties_take_the_gradient_of_the_torch_path():
     """A recoded layer starts with steps that attend alike, so that usages tie."""
     layer = nc.Linear(7, 3, program=small(steps=4), device=DEVICE)

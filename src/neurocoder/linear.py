@@ -61,7 +61,7 @@ class Linear(LinearGeometry, ProgramLayer):
         self.record_programs(x, control)
         path = choose(self.memory.U, self.config)
         if control is None and path != "torch" and whole_layer(x, self.memory.U):
-            y = ProgramLinear.apply(path == "triton", self.config, rows, *self._parameters_in_order())
+            y = ProgramLinear.apply(path == "triton", self.config, rows.contiguous(), *self._parameters_in_order())
             return y.view((*x.shape[:-1], self.out_features))
         shared = self.grouped(x, rows, leading)
         coefficients, scale = self.execute(rows, None if control is None else linear(shared, self.memory.U))
@@ -76,7 +76,7 @@ class Linear(LinearGeometry, ProgramLayer):
         memory, controller = self.memory, self.controller
         keys = (memory.key_u, memory.key_v, memory.key_s)
         integration = controller.integration
-        return (
+        tensors = (
             *(memory.U, memory.V, memory.S),
             *(tensor for key in keys for tensor in (key.weight, key.bias)),
             *(controller.input.weight, controller.input.bias),
@@ -85,6 +85,7 @@ class Linear(LinearGeometry, ProgramLayer):
             *((None, None) if integration is None else (integration.weight, integration.bias)),
             *(self.R, self.bias),
         )
+        return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., in_features, out_features) of each input. For study: memory grows with the batch."""

@@ -29,9 +29,9 @@ MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
 _PROGRAMS = 2048
 """Programs a kind in the backward; fixed, so that sums over inputs have a fixed order."""
-_TILE, _WARPS = 256, 1
-"""Rows times slots of one tile of the attention kernels, and warps that share it. Measured on an H200 over tiles of 256
-to 2,048 and 1 to 4 warps: larger ones spill registers or leave the chip idle."""
+_TILE = 256
+"""Rows times slots of one tile of the attention kernels. Measured on an H200 over tiles of 256 to 2,048 and 1 to 4
+warps: larger ones spill registers or leave the chip idle, and few slots want more warps."""
 _INPUTS = 16
 """Inputs of one LSTM program."""
 
@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
         slots = triton.next_power_of_2(self.slots)
         rows = max(2, min(64, _TILE // slots))
         sizes = {"J": self.steps, "H": self.heads, "P": self.slots, "K": self.key_dim, "MIX": self.mix}
-        return sizes | {"PP": slots, "BR": rows, "num_warps": _WARPS}
+        return sizes | {"PP": slots, "BR": rows, "num_warps": 4 if slots <= 16 else 1}
 
     def mixing(self) -> dict[str, int]:
         """Constants of the mix kernels."""

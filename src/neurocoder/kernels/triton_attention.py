@@ -7,7 +7,8 @@ afterwards in a fixed order, so that the same input gives the same bits.
 Layouts: the composition signal (J, N, 3HK + 3HP), queries first; attention w (3, N, J, H, P); what each component has
 of an input (N, r) with r = J * H. Keys are short, so that products with them are loops over K: no matrix unit, no
 shared memory, full float32. `PP` and `RP` are P and r padded to powers of two. Conditions on constants stand alone,
-outside those on values: triton resolves them when it compiles.
+outside those on values: triton resolves them when it compiles. Inputs are
+counted in 64 bits: attention may hold more than 2^31 numbers.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def attention_forward_kernel(
     `sum_i w^u_i a_i` as `shadows` (N, r)."""
     kind = tl.program_id(1)
     row = tl.program_id(0) * BR + tl.arange(0, BR)
-    n, h = row // H, row % H
+    n, h = (row // H).to(tl.int64), row % H
     p = tl.arange(0, PP)
     row_in, real = row < N * H, p < P
     inside = row_in[:, None] & real[None, :]
@@ -145,7 +146,7 @@ def mix_forward_kernel(
 ):
     """For one input: sigma (N, r) from `before`; with GATE, `scale = gate sigma_r` (N, 1); with MIX,
     `e = sum_n sigma_n shadow_n w^v_n` (N, P)."""
-    n = tl.program_id(0)
+    n = tl.program_id(0).to(tl.int64)
     r, p = tl.arange(0, RP), tl.arange(0, PP)
     component = n * R + r
     steps = tl.where(r < R, _softplus(tl.load(before + component, mask=r < R, other=0.0)), 0.0)
@@ -190,7 +191,7 @@ def mix_backward_kernel(
     `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`; without MIX the first
     two are given whole, and so is `grad_sigma` (N, r).
     """
-    n = tl.program_id(0)
+    n = tl.program_id(0).to(tl.int64)
     r, p = tl.arange(0, RP), tl.arange(0, PP)
     component = n * R + r
     real = r < R
@@ -258,7 +259,7 @@ def attention_backward_kernel(
     sum_values = tl.zeros((PP,), dtype=tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(N * H, BR), tl.num_programs(0)):
         row = block * BR + tl.arange(0, BR)
-        n, h = row // H, row % H
+        n, h = (row // H).to(tl.int64), row % H
         row_in = row < N * H
         inside = row_in[:, None] & real[None, :]
         grad_usage = tl.zeros((BR, PP), dtype=tl.float32)

@@ -122,14 +122,14 @@ def keys_backward_kernel(
 @triton.jit
 def scale_forward_kernel(x, scale, scaled, D, BD: tl.constexpr):
     """`scale * x`, a block of one row a program."""
-    n, d = tl.program_id(0), tl.program_id(1) * BD + tl.arange(0, BD)
+    n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BD + tl.arange(0, BD)
     tl.store(scaled + n * D + d, tl.load(x + n * D + d, mask=d < D) * tl.load(scale + n), mask=d < D)
 
 
 @triton.jit
 def scale_backward_kernel(grad, x, scale, grad_scale, D, KEEP: tl.constexpr, BD: tl.constexpr):
     """For one row of `G = dy R`: writes `<G, x>` and, with KEEP, multiplies the row by its scale."""
-    n = tl.program_id(0)
+    n = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BD,), dtype=tl.float32)
     factor = tl.load(scale + n)
     for start in range(0, D, BD):

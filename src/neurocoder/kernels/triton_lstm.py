@@ -46,7 +46,7 @@ def lstm_forward_kernel(
     BN: tl.constexpr,
 ):
     """Writes states (J, N, H), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H)."""
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     h = tl.arange(0, HP)
     inside = (n[:, None] < N) & (h[None, :] < H)
     input_i = _input(projected, stride, bias, 0, n, h, inside, H)
@@ -96,7 +96,7 @@ def lstm_backward_kernel(
 ):
     """Writes the gradients before the non-linearities (J, N, 4, H), and their sum over the steps (N, 4, H), the latter
     with a row stride."""
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     h = tl.arange(0, HP)
     inside = (n[:, None] < N) & (h[None, :] < H)
     zero = tl.zeros((BN, HP), dtype=tl.float32)

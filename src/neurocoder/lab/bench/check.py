@@ -12,7 +12,7 @@ from .contenders import Exact
 
 BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 3e-2}
 """On ||found - exact|| / ||exact|| of outputs."""
-GRADIENTS = 5.0
+GRADIENTS = 10.0
 """Times the bound: for the input's gradient, and for all parameters' gradients together. Which slot is most used, and in
 which step, can turn on a rounding; outputs do not jump there, gradients do."""
 ONE_GRADIENT = 0.5

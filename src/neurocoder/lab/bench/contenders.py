@@ -67,8 +67,8 @@ class Subject(NamedTuple):
 def awaken(module: nn.Module) -> None:
     """Give weights that start at zero a value, and let residual and active program count alike.
 
-    A fresh program layer composes the same program for every input, and nearly all of its output comes from the
-    residual: a mistake in the composition would not show.
+    A fresh program layer composes the same program for every input, and nearly all of its output comes from residual
+    and bias: a mistake in the composition would not show.
     """
     with torch.no_grad():
         for parameter in module.parameters():
@@ -77,10 +77,13 @@ def awaken(module: nn.Module) -> None:
         for layer in module.modules():
             if isinstance(layer, nc.Linear) and layer.R is not None:
                 x = torch.randn(16, layer.in_features).to(layer.R)
-                both, residual, bias = layer(x), layer.R.clone(), 0 if layer.bias is None else layer.bias
+                residual, bias = layer.R.clone(), torch.zeros(()) if layer.bias is None else layer.bias
+                both = layer(x)
                 layer.R.zero_()
                 active = layer(x)
-                layer.R.copy_(residual * ((active - bias).norm() / (both - active).norm()))
+                scale = (active - bias).norm() / (both - active).norm()
+                layer.R.copy_(scale * residual)
+                bias.mul_(scale)
 
 
 def reference(layer: nc.Linear, x: Tensor) -> Tensor:

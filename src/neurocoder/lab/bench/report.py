@@ -40,7 +40,7 @@ that small ones stay in the caches, for all contenders alike. Layers are in eval
 **Nothing wrong is timed.** Before it is timed, each contender's outputs on some inputs are compared with float64: the
 program layer's, and those of building `W_t`, with the literal equations (`neurocoder.reference`), the others' with
 their own built weights. Over a relative error of 1e-3 in float32 (TF32) or 3e-2 in bfloat16 there is no time, and
-the command fails. Gradients are compared with float64 autograd, at five times these bounds.
+the command fails. Gradients are compared with float64 autograd, at ten times these bounds.
 """
 
 
