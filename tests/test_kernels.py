@@ -141,6 +141,21 @@ def test_bfloat16_and_autocast():
         assert (y.float() - exact).norm() / exact.norm() < 0.1
 
 
+@pytest.mark.parametrize("path", ["eager", "triton"])
+def test_gradients_under_autocast_are_near_the_exact_ones(path):
+    layer = randomised(nc.Linear(30, 20, program=small(), device=DEVICE), 0.3)
+    x = torch.randn(64, 30, device=DEVICE, requires_grad=True)
+    with nc.backend("torch"):
+        expected = gradients(layer(x), layer, x)
+    with nc.backend(path), torch.autocast(DEVICE, dtype=torch.bfloat16):
+        y = layer(x)
+        found = gradients(y.float(), layer, x)
+    assert y.dtype is torch.bfloat16
+    for name, grad in found.items():
+        assert grad.dtype is torch.float32
+        assert (grad - expected[name]).norm() < 0.05 * expected[name].norm() + 1e-4, name
+
+
 def test_backend_is_chosen_and_undone():
     layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(5, 7)
     with nc.backend("torch"):

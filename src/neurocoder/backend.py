@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Literal
 
 import torch
@@ -21,6 +20,10 @@ from torch import Tensor
 from .config import ProgramConfig
 
 Backend = Literal["auto", "torch", "eager", "triton"]
+
+MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
+_LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 _chosen: Backend = "auto"
 
@@ -35,7 +38,7 @@ def backend(name: Backend) -> Iterator[None]:
     global _chosen
     if name not in ("auto", "torch", "eager", "triton"):
         raise ValueError(f"backend must be 'auto', 'torch', 'eager' or 'triton', got {name!r}")
-    if name == "triton" and not has_triton():
+    if name == "triton" and not _HAS_TRITON:
         raise ValueError("backend 'triton' needs the triton package, which is not installed")
     before, _chosen = _chosen, name
     try:
@@ -44,10 +47,15 @@ def backend(name: Backend) -> Iterator[None]:
         _chosen = before
 
 
-@cache
-def has_triton() -> bool:
-    """Whether triton can be imported."""
-    return importlib.util.find_spec("triton") is not None
+def supports(program: ProgramConfig) -> bool:
+    """Whether the Triton kernels take this configuration: beyond these sizes a program's state leaves the registers."""
+    small = program.slots <= MAX_SLOTS and program.key_dim <= MAX_KEY and program.hidden <= MAX_HIDDEN
+    return small and _padded(program.components) * _padded(program.slots) <= MAX_MIX
+
+
+def _padded(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length()
 
 
 def _transformed() -> bool:
@@ -57,24 +65,23 @@ def _transformed() -> bool:
 
 def choose(tensor: Tensor, program: ProgramConfig) -> Backend:
     """The fastest path that serves a layer whose parameters are like this tensor."""
-    if _chosen == "triton":
-        from .kernels.fused import LIMITS, supports
-
-        if not supports(program):
-            raise ValueError(f"backend 'triton' takes {LIMITS}, got {program}")
+    if _chosen == "triton" and not supports(program):
+        raise ValueError(f"backend 'triton' takes {_LIMITS}, got {program}")
     if _chosen != "auto":
         return _chosen
     if _transformed() or tensor.is_meta:
         return "torch"
-    if tensor.is_cuda and tensor.dtype != torch.float64 and has_triton():
-        from .kernels.fused import supports
-
-        if supports(program):
-            return "triton"
-    return "eager"
+    fused = tensor.is_cuda and tensor.dtype != torch.float64 and _HAS_TRITON and supports(program)
+    return "triton" if fused else "eager"
 
 
-def whole_layer(x: Tensor, parameter: Tensor) -> bool:
-    """Whether a linear layer can run as one autograd function: eager mode, one full-precision dtype."""
-    full = x.dtype == parameter.dtype and x.dtype in (torch.float32, torch.float64)
-    return full and not torch.compiler.is_compiling() and not torch.is_autocast_enabled(x.device.type)
+def product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
+    """In which dtype a linear layer multiplies as one autograd function; None where it cannot run as one.
+
+    That is autocast's where it is on. While a graph is traced, torch sees the operations one by one.
+    """
+    if torch.compiler.is_compiling() or x.is_meta:
+        return None
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype if x.dtype == parameter.dtype else None

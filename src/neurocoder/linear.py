@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .backend import choose, whole_layer
+from .backend import choose, product_dtype
 from .config import ProgramConfig
 from .geometry import LinearGeometry
 from .kernels.layer import ProgramLinear
@@ -59,9 +59,10 @@ class Linear(LinearGeometry, ProgramLayer):
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
-        path = choose(self.memory.U, self.config)
-        if control is None and path != "torch" and whole_layer(x, self.memory.U):
-            y = ProgramLinear.apply(path == "triton", self.config, rows.contiguous(), *self._parameters_in_order())
+        path, dtype = choose(self.memory.U, self.config), product_dtype(x, self.memory.U)
+        if control is None and path != "torch" and dtype is not None:
+            settings = path == "triton", self.config, dtype
+            y = ProgramLinear.apply(*settings, rows.contiguous(), *self._parameters_in_order())
             return y.view((*x.shape[:-1], self.out_features))
         shared = self.grouped(x, rows, leading)
         coefficients, scale = self.execute(rows, None if control is None else linear(shared, self.memory.U))

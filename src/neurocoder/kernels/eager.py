@@ -47,12 +47,12 @@ def keys_backward(
 
 def scale_rows(x: Tensor, scale: Tensor) -> Tensor:
     """`scale * x` for x (N, D) and scale (N, 1)."""
-    return x * scale
+    return (x * scale).to(x.dtype)
 
 
 def scale_backward(grad: Tensor, x: Tensor, scale: Tensor, keep: bool) -> Tensor:
     """`<G, x>` (N, 1) of each row; with `keep`, `grad` is multiplied by the scale in place."""
-    grad_scale = torch.linalg.vecdot(grad, x).unsqueeze(-1)
+    grad_scale = torch.linalg.vecdot(grad.to(scale.dtype), x.to(scale.dtype)).unsqueeze(-1)
     if keep:
         grad.mul_(scale)
     return grad_scale

@@ -24,9 +24,6 @@ from .triton_attention import (
 from .triton_layer import keys_backward_kernel, keys_forward_kernel, scale_backward_kernel, scale_forward_kernel
 from .triton_lstm import lstm_backward_kernel, lstm_forward_kernel
 
-MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
-"""Beyond these sizes a program's state leaves the registers, and the torch path serves."""
-LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
 _PROGRAMS = 2048
 """Programs a kind in the backward; fixed, so that sums over inputs have a fixed order."""
 _TILE = 256
@@ -34,13 +31,6 @@ _TILE = 256
 warps: larger ones spill registers or leave the chip idle, and few slots want more warps."""
 _INPUTS = 16
 """Inputs of one LSTM program."""
-
-
-def supports(program: ProgramConfig) -> bool:
-    """Whether the kernels take this configuration."""
-    mix = triton.next_power_of_2(program.components) * triton.next_power_of_2(program.slots)
-    small = program.slots <= MAX_SLOTS and program.key_dim <= MAX_KEY and program.hidden <= MAX_HIDDEN
-    return small and mix <= MAX_MIX
 
 
 class Sizes(NamedTuple):

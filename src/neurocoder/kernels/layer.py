@@ -6,6 +6,7 @@ scaled gradient has to be kept: with `G = dy R`, the gradient of the scale is `<
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ class ProgramLinear(torch.autograd.Function):
         ctx: Any,
         fused: bool,
         program: ProgramConfig,
+        dtype: torch.dtype,
         x: Tensor,
         left: Tensor,
         right: Tensor,
@@ -52,22 +54,34 @@ class ProgramLinear(torch.autograd.Function):
         residual: Tensor | None,
         bias: Tensor | None,
     ) -> Tensor:
-        """Parameters of the layer in the order of the arguments; `residual` (d_out, d_in)."""
-        readers = torch.cat([left, input_weight] if integration is None else [left, input_weight, integration])
-        projected = torch.mm(x, readers.mT)
-        core = core_of(fused)
-        keys = core.make_keys((left, right, values), (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias))
-        tensors = (projected, input_bias, recurrent, signal, signal_bias, keys, values, integration_bias)
-        coefficients, scale, *saved = core.forward(*tensors, core.sizes_of(program))
-        y = coefficients @ right if bias is None else torch.addmm(bias, coefficients, right)
-        scaled = None
-        if residual is not None:
-            scaled = x if integration is None else core.scale_rows(x, scale)
-            y.addmm_(scaled, residual.mT)
-        ctx.fused, ctx.program = fused, program
+        """Parameters of the layer in the order of the arguments; `residual` (d_out, d_in).
+
+        Large products are in `dtype`, the composition in at least float32.
+        """
+        core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(dtype)
+            readers = torch.cat([left, input_weight] if integration is None else [left, input_weight, integration]).to(
+                dtype
+            )
+            projected = torch.mm(x, readers.mT).to(full)
+            networks = (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias)
+            slots, networks = _to((left, right, values), full), _to(networks, full)
+            keys = core.make_keys(slots, networks)
+            small = _to((input_bias, recurrent, signal, signal_bias, integration_bias), full)
+            tensors = (projected, *small[:4], keys, slots[2], small[4])
+            coefficients, scale, *saved = core.forward(*tensors, core.sizes_of(program))
+            coefficients, right = coefficients.to(dtype), right.to(dtype)
+            y = coefficients @ right if bias is None else torch.addmm(bias.to(dtype), coefficients, right)
+            scaled = None
+            if residual is not None:
+                residual = residual.to(dtype)
+                scaled = x if integration is None else core.scale_rows(x, scale)
+                y.addmm_(scaled, residual.mT)
+        ctx.fused, ctx.program, ctx.has_bias = fused, program, bias is not None
         # All through save_for_backward, so that activation checkpointing can drop them.
         ctx.save_for_backward(
-            *(x, left, right, values, key_u, key_v, key_s, recurrent, signal, integration_bias, residual, bias),
+            *(x, *slots, *networks[::2], small[1], small[2], small[4], right, residual),
             *(readers, projected, keys, coefficients, scale, scaled, *saved),
         )
         return y
@@ -80,43 +94,56 @@ class ProgramLinear(torch.autograd.Function):
                 "this backward cannot itself be differentiated: run the forward inside `with nc.backend('torch'):` "
                 "where create_graph=True is used"
             )
-        tensors = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
-        x, left, right, values, key_u, key_v, key_s, recurrent, signal, gate_bias, residual, bias = tensors[:12]
-        readers, projected, keys, coefficients, scale, scaled, *saved = tensors[12:]
-        program: ProgramConfig = ctx.program
-        core, gated = core_of(ctx.fused), gate_bias is not None
-        wants_x, wants_residual = ctx.needs_input_grad[2], ctx.needs_input_grad[19]
-        grad = grad.contiguous()
-        grad_right, grad_coefficients = coefficients.mT @ grad, grad @ right.mT
-        grad_x: Any = None
-        grad_scale, grad_residual = None, None
-        if residual is not None:
-            if wants_residual:
-                grad_residual = grad.mT @ scaled
-            if gated or wants_x:
-                grad_x = grad @ residual
-            if gated:
-                grad_scale = core.scale_backward(grad_x, x, scale, wants_x)
-                grad_x = grad_x if wants_x else None
-        found = core.backward(
-            *(grad_coefficients, grad_scale, None, None),
-            *(projected, recurrent, signal, keys, values, gate_bias, saved, core.sizes_of(program)),
-        )
-        grad_projected, grad_recurrent, grad_signal, grad_signal_bias, grad_keys, grad_values = found
-        if wants_x:
-            grad_x = grad_projected @ readers if grad_x is None else grad_x.addmm_(grad_projected, readers)
-        slots, hidden = program.slots, 4 * program.hidden
-        grad_readers, grad_biases = grad_projected.mT @ x, grad_projected.sum(0)
-        grad_slots = (grad_readers[:slots], grad_right, grad_values)
-        grad_networks = core.keys_backward(grad_keys, (left, right, values), (key_u, key_v, key_s), grad_slots)
-        return (
-            *(None, None, grad_x),
-            *grad_slots,
-            *grad_networks,
-            *(grad_readers[slots : slots + hidden], grad_biases[slots : slots + hidden]),
-            None if recurrent is None else grad_recurrent,
-            *(grad_signal, grad_signal_bias),
-            *((grad_readers[-1:], grad_biases[-1:]) if gated else (None, None)),
-            grad_residual,
-            None if bias is None else grad.sum(0),
-        )
+        with torch.autocast(grad.device.type, enabled=False):
+            return _backward(ctx, grad)
+
+
+def _to(tensors: Sequence[Tensor | None], dtype: torch.dtype) -> tuple[Any, ...]:
+    return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """The gradients; autograd casts each to the dtype of its parameter."""
+    tensors = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
+    x, left, right, values, *weights, recurrent, signal, gate_bias, right_low, residual = tensors[:12]
+    readers, projected, keys, coefficients, scale, scaled, *saved = tensors[12:]
+    program: ProgramConfig = ctx.program
+    full = projected.dtype
+    core, gated = core_of(ctx.fused), gate_bias is not None
+    wants_x, wants_residual = ctx.needs_input_grad[3], ctx.needs_input_grad[20]
+    grad = grad.contiguous()
+    grad_right, grad_coefficients = (coefficients.mT @ grad).to(full), (grad @ right_low.mT).to(full)
+    grad_x: Any = None
+    grad_scale, grad_residual = None, None
+    if residual is not None:
+        if wants_residual:
+            grad_residual = grad.mT @ scaled
+        if gated or wants_x:
+            grad_x = grad @ residual
+        if gated:
+            grad_scale = core.scale_backward(grad_x, x, scale, wants_x)
+            grad_x = grad_x if wants_x else None
+    found = core.backward(
+        *(grad_coefficients, grad_scale, None, None),
+        *(projected, recurrent, signal, keys, values, gate_bias, saved, core.sizes_of(program)),
+    )
+    grad_projected, grad_recurrent, grad_signal, grad_signal_bias, grad_keys, grad_values = found
+    if wants_x:
+        low = grad_projected.to(readers.dtype)
+        grad_x = low @ readers if grad_x is None else grad_x.addmm_(low, readers)
+    slots, hidden = program.slots, 4 * program.hidden
+    grad_readers = (grad_projected.to(x.dtype).mT @ x).to(full)
+    grad_biases = grad_projected.sum(0)
+    grad_slots = (grad_readers[:slots], grad_right, grad_values)
+    grad_networks = core.keys_backward(grad_keys, (left, right, values), weights, grad_slots)
+    return (
+        *(None, None, None, grad_x),
+        *grad_slots,
+        *grad_networks,
+        *(grad_readers[slots : slots + hidden], grad_biases[slots : slots + hidden]),
+        None if recurrent is None else grad_recurrent,
+        *(grad_signal, grad_signal_bias),
+        *((grad_readers[-1:], grad_biases[-1:]) if gated else (None, None)),
+        grad_residual,
+        grad.sum(0) if ctx.has_bias else None,
+    )

@@ -123,7 +123,8 @@ def keys_backward_kernel(
 def scale_forward_kernel(x, scale, scaled, D, BD: tl.constexpr):
     """`scale * x`, a block of one row a program."""
     n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BD + tl.arange(0, BD)
-    tl.store(scaled + n * D + d, tl.load(x + n * D + d, mask=d < D) * tl.load(scale + n), mask=d < D)
+    row = tl.load(x + n * D + d, mask=d < D).to(tl.float32)
+    tl.store(scaled + n * D + d, row * tl.load(scale + n), mask=d < D)
 
 
 @triton.jit
@@ -134,8 +135,8 @@ def scale_backward_kernel(grad, x, scale, grad_scale, D, KEEP: tl.constexpr, BD:
     factor = tl.load(scale + n)
     for start in range(0, D, BD):
         d = start + tl.arange(0, BD)
-        g = tl.load(grad + n * D + d, mask=d < D, other=0.0)
-        total += g * tl.load(x + n * D + d, mask=d < D, other=0.0)
+        g = tl.load(grad + n * D + d, mask=d < D, other=0.0).to(tl.float32)
+        total += g * tl.load(x + n * D + d, mask=d < D, other=0.0).to(tl.float32)
         if KEEP:
             tl.store(grad + n * D + d, g * factor, mask=d < D)
     tl.store(grad_scale + n, tl.sum(total, axis=0))

@@ -13,33 +13,28 @@ from .contenders import Exact
 BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 3e-2}
 """On ||found - exact|| / ||exact|| of outputs."""
 GRADIENTS = 10.0
-"""Times the bound: for the input's gradient, and for all parameters' gradients together. Which slot is most used, and in
-which step, can turn on a rounding; outputs do not jump there, gradients do."""
-ONE_GRADIENT = 0.5
-"""For the gradient of each parameter, in float32. Some are small differences of large numbers: only gross mistakes show
-in a single one."""
+"""Times the bound: for the input's gradient, and for all parameters' gradients together. Which slot is most used, and
+in which step, can turn on a rounding; outputs do not jump there, gradients do."""
+ONE_GRADIENT, NEGLIGIBLE = 0.5, 1e-3
+"""For the gradient of each parameter in float32, relative to its norm or to this share of all, whichever is larger.
+Some are small differences of large numbers: only gross mistakes show in a single one."""
 
 
 class Refused(Exception):
     """A contender whose result is wrong."""
 
 
-def error(found: Tensor | None, exact: Tensor) -> float:
-    """||found - exact|| / ||exact||; infinite for a missing or unequal tensor where that has no meaning."""
+def difference(found: Tensor | None, exact: Tensor) -> float:
+    """||found - exact||; infinite for a missing tensor or another shape."""
     if found is None or found.shape != exact.shape:
         return math.inf
-    difference, size = float((found.double() - exact.double()).norm()), float(exact.double().norm())
-    return difference / size if size else (0.0 if difference == 0 else math.inf)
+    return float((found.double() - exact.double()).norm())
 
 
-def together(found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor]) -> float:
-    """The error of several tensors as if they were one vector."""
-    difference = size = 0.0
-    for name, target in exact.items():
-        scale = float(target.double().norm())
-        difference += (error(found.get(name), target) * scale if scale else float(found.get(name) is None)) ** 2
-        size += scale**2
-    return math.sqrt(difference / size) if size else math.inf
+def error(found: Tensor | None, exact: Tensor) -> float:
+    """||found - exact|| / ||exact||."""
+    off, size = difference(found, exact), float(exact.double().norm())
+    return off / size if size else (0.0 if off == 0 else math.inf)
 
 
 def require(errors: Mapping[str, float], bound: float) -> None:
@@ -50,12 +45,16 @@ def require(errors: Mapping[str, float], bound: float) -> None:
 
 
 def compare_gradients(found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor], dtype: Dtype) -> float:
-    """The error of all parameters' gradients together; raises `Refused`."""
-    whole = together(found, exact)
-    require({"the parameters' gradient": whole}, GRADIENTS * BOUNDS[dtype])
+    """The error of all parameters' gradients together, as one vector; raises `Refused`."""
+    off = {name: difference(found.get(name), target) for name, target in exact.items()}
+    size = {name: float(target.double().norm()) for name, target in exact.items()}
+    all_off, all_size = math.hypot(*off.values()), math.hypot(*size.values())
+    together = all_off / all_size if all_size else math.inf
+    require({"the parameters' gradient": together}, GRADIENTS * BOUNDS[dtype])
     if dtype == "float32":
-        require({f"the gradient of {name}": error(found.get(name), exact[name]) for name in exact}, ONE_GRADIENT)
-    return whole
+        each = {f"the gradient of {name}": off[name] / max(size[name], NEGLIGIBLE * all_size) for name in exact}
+        require(each, ONE_GRADIENT)
+    return together
 
 
 def compare(

@@ -127,7 +127,11 @@ class StepRun(Run):
         module = (recoded if name == "recoded" else plain)(case)
         awaken(module)
         x, labels = torch.randn(case.batch, case.widths[0]), torch.randint(case.widths[-1], (case.batch,))
-        self.x, self.labels, self.rows = x.to(settings.device), labels.to(settings.device), slice(settings.check_rows)
+        self.x, self.labels, self.rows = (
+            x.to(settings.device),
+            labels.to(settings.device),
+            slice(min(2, settings.check_rows)),
+        )
         super().__init__(name, module.to(settings.device), group, settings.device)
         self.optimiser = torch.optim.Adam(self.module.parameters(), 1e-4, fused=True, capturable=self.device == "cuda")
 
