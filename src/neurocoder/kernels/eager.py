@@ -172,7 +172,7 @@ def forward(
 
     Args:
         projected: what reads the input: slots (N, P), composition network (N, 4 * hidden) and, with a gated residual,
-            integration network (N, 1), side by side.
+            integration network (N, 1), side by side; further columns are ignored, and get no gradient.
         input_bias, gate_bias: the biases of the latter two.
         recurrent: W_hh, for more than one step.
         weight, bias: those of the composition signal.
@@ -211,7 +211,7 @@ def forward(
     coefficients = coefficients[0] if steps == 1 else coefficients.sum(0)
     gate, scale = None, None
     if gate_bias is not None:
-        gate = (projected[:, -1:] + gate_bias).sigmoid_()
+        gate = (projected[:, slots + 4 * hidden :][:, :1] + gate_bias).sigmoid_()
         scale = gate * sigma[-1, :, -1:]
     return [
         *(coefficients, scale),
@@ -248,14 +248,16 @@ def backward(
     rows, queried = steps * count, 3 * heads * key_dim
     u, v, s = attention
     read = projected[:, :slots]
+    end = slots + 4 * hidden
     grad_projected = torch.empty_like(projected)
+    grad_projected[:, end:] = 0
 
     grad_strength = torch.matmul(v, grad_coefficients.unsqueeze(-1)).squeeze(-1)
     into_sigma = grad_strength * shadow
     if grad_scale is not None:
         last = sigma[-1, :, -1:]
         into_sigma[-1, :, -1:] += grad_scale * gate
-        grad_projected[:, -1:] = aten.sigmoid_backward(grad_scale * last, gate)
+        grad_projected[:, end : end + 1] = aten.sigmoid_backward(grad_scale * last, gate)
     grad_shadow = grad_strength * sigma
     summed = into_sigma.transpose(0, 1).flatten(1).cumsum(-1).view(count, steps, heads).transpose(0, 1)
     grad_before = summed * before.sigmoid()
@@ -288,7 +290,7 @@ def backward(
     by_kind = torch.bmm(grad_gates, weight[queried:].view(3, heads * slots, hidden))
     grad_states = torch.addmm(by_kind.sum(0), grad_queries, weight[:queried])
     by_step = lstm_backward(grad_states.view(steps, count, hidden), lstm, recurrent)
-    torch.sum(torch.stack(by_step), 0, out=grad_projected[:, slots : slots + 4 * hidden])
+    torch.sum(torch.stack(by_step), 0, out=grad_projected[:, slots:end])
     grad_recurrent = None
     if recurrent is not None:
         grad_recurrent = torch.cat(by_step[1:]).mT @ flat[: rows - count]

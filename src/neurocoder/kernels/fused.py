@@ -56,6 +56,11 @@ class Sizes(NamedTuple):
         """Where in the projection the composition network's input begins."""
         return self.slots if self.mix else 0
 
+    @property
+    def logit(self) -> int:
+        """Where in the projection the integration network's logit stands."""
+        return self.offset + 4 * self.hidden
+
     def lstm(self) -> dict[str, int]:
         """Constants of the LSTM kernels."""
         padded = max(16, triton.next_power_of_2(self.hidden))
@@ -107,7 +112,7 @@ def forward(
         new(sizes.steps, count, 4 * hidden),
     )
     if count == 0:
-        return [coefficients, scale, attention, sigma, small, states, cells, gates, new(0, len(bias))]
+        return [coefficients, scale, attention, sigma, small, states, cells, gates, new(0, -(-len(bias) // 4) * 4)]
     stride = projected.stride(0)
     lstm_forward_kernel[triton.cdiv(count, _INPUTS),](
         projected[:, sizes.offset :],
@@ -120,11 +125,14 @@ def forward(
         count,
         **sizes.lstm(),
     )
-    signal = torch.addmm(bias, states.view(-1, hidden), weight.mT)
+    # Rows begin at multiples of 16 bytes, for fast products with them in the backward.
+    signal = new(sizes.steps * count, -(-len(bias) // 4) * 4)
+    torch.addmm(bias, states.view(-1, hidden), weight.mT, out=signal[:, : len(bias)])
     tiles = sizes.attention()
     before, shadows, thresholds = small[0], small[1], small[2:]
     attention_forward_kernel[triton.cdiv(count * sizes.heads, tiles["BR"]), 3](
         signal,
+        signal.stride(0),
         keys,
         values,
         projected,
@@ -142,7 +150,7 @@ def forward(
         attention,
         before,
         shadows,
-        projected[:, -1:],
+        projected[:, sizes.logit :],
         stride,
         bias if gate_bias is None else gate_bias,
         sigma,
@@ -176,7 +184,7 @@ def backward(
     attention, sigma, small, states, cells, gates, signal = saved
     count, hidden = len(projected), sizes.hidden
     new = projected.new_empty
-    grad_projected, grad_recurrent = torch.empty_like(projected), new(0)
+    grad_projected, grad_recurrent = torch.zeros_like(projected), new(0)  # zero in columns that only pad
     if count == 0:
         if recurrent is not None:
             grad_recurrent = torch.zeros_like(recurrent)
@@ -191,7 +199,7 @@ def backward(
     factors = new(3, count, sizes.components)
     unused = projected
     stride = projected.stride(0)
-    logits, grad_logits = projected[:, -1:], grad_projected[:, -1:]
+    logits, grad_logits = projected[:, sizes.logit :], grad_projected[:, sizes.logit :]
     mix_backward_kernel[count,](
         unused if grad_coefficients is None else grad_coefficients,
         unused if grad_sigma is None else grad_sigma,
@@ -216,6 +224,7 @@ def backward(
     partial = new(programs, keys.numel() + sizes.slots)
     attention_backward_kernel[programs, 3](
         signal,
+        signal.stride(0),
         keys,
         values,
         projected if grad_attention is None else grad_attention[0],
@@ -232,6 +241,7 @@ def backward(
         **tiles,
     )
     grad_gates = torch.empty_like(gates)
+    grad_signal = grad_signal[:, : len(weight)]
     lstm_backward_kernel[triton.cdiv(count, _INPUTS),](
         grad_signal @ weight,
         unused if recurrent is None else recurrent,

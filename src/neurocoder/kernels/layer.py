@@ -61,9 +61,7 @@ class ProgramLinear(torch.autograd.Function):
         core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(dtype)
-            readers = torch.cat([left, input_weight] if integration is None else [left, input_weight, integration]).to(
-                dtype
-            )
+            readers = _readers(left, input_weight, integration).to(dtype)
             projected = torch.mm(x, readers.mT).to(full)
             networks = (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias)
             slots, networks = _to((left, right, values), full), _to(networks, full)
@@ -96,6 +94,14 @@ class ProgramLinear(torch.autograd.Function):
             )
         with torch.autocast(grad.device.type, enabled=False):
             return _backward(ctx, grad)
+
+
+def _readers(left: Tensor, input_weight: Tensor, integration: Tensor | None) -> Tensor:
+    """The weights of what reads the input, one under the other, padded to a multiple of eight rows: matrix products are
+    up to twice as fast where rows begin at multiples of 16 bytes."""
+    parts = [left, input_weight] if integration is None else [left, input_weight, integration]
+    missing = -sum(map(len, parts)) % 8
+    return torch.cat([*parts, left.new_zeros(missing, left.shape[1])] if missing else parts)
 
 
 def _to(tensors: Sequence[Tensor | None], dtype: torch.dtype) -> tuple[Any, ...]:
@@ -131,7 +137,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     if wants_x:
         low = grad_projected.to(readers.dtype)
         grad_x = low @ readers if grad_x is None else grad_x.addmm_(low, readers)
-    slots, hidden = program.slots, 4 * program.hidden
+    slots, end = program.slots, program.slots + 4 * program.hidden
     grad_readers = (grad_projected.to(x.dtype).mT @ x).to(full)
     grad_biases = grad_projected.sum(0)
     grad_slots = (grad_readers[:slots], grad_right, grad_values)
@@ -140,10 +146,10 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         *(None, None, None, grad_x),
         *grad_slots,
         *grad_networks,
-        *(grad_readers[slots : slots + hidden], grad_biases[slots : slots + hidden]),
+        *(grad_readers[slots:end], grad_biases[slots:end]),
         None if recurrent is None else grad_recurrent,
         *(grad_signal, grad_signal_bias),
-        *((grad_readers[-1:], grad_biases[-1:]) if gated else (None, None)),
+        *((grad_readers[end : end + 1], grad_biases[end : end + 1]) if gated else (None, None)),
         grad_residual,
         grad.sum(0) if ctx.has_bias else None,
     )

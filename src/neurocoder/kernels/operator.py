@@ -51,7 +51,7 @@ def _(projected, input_bias, recurrent, weight, bias, keys, values, gate_bias, s
         new(at.steps, count, at.hidden),
         new(at.steps, count, at.hidden),
         new(at.steps, count, 4 * at.hidden),
-        new(at.steps * count, bias.shape[0]),
+        new(at.steps * count, -(-bias.shape[0] // 4) * 4),
     ]
 
 
@@ -132,7 +132,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         biases[sizes.offset : sizes.offset + ctx.input_width],
         None if recurrent is None else grad_recurrent,
         *(grad_weight, grad_bias, grad_keys, grad_values),
-        biases[-1:] if sizes.gate else None,
+        biases[sizes.logit : sizes.logit + 1] if sizes.gate else None,
         *(None, None),
     )
 

@@ -4,11 +4,11 @@ Attention treats each row, a pair (input, head), on its own: one program takes a
 through all J steps with usage on chip. The mix takes one input. Reductions over inputs are per program and summed
 afterwards in a fixed order, so that the same input gives the same bits.
 
-Layouts: the composition signal (J, N, 3HK + 3HP), queries first; attention w (3, N, J, H, P); what each component has
-of an input (N, r) with r = J * H. Keys are short, so that products with them are loops over K: no matrix unit, no
-shared memory, full float32. `PP` and `RP` are P and r padded to powers of two. Conditions on constants stand alone,
-outside those on values: triton resolves them when it compiles. Inputs are
-counted in 64 bits: attention may hold more than 2^31 numbers.
+Layouts: the composition signal (J, N, 3HK + 3HP), rows padded, queries first; attention w (3, N, J, H, P); what each
+component has of an input (N, r) with r = J * H. Keys are short, so that products with them are loops over K: no matrix
+unit, no shared memory, full float32. `PP` and `RP` are P and r padded to powers of two. Conditions on constants stand
+alone, outside those on values: triton resolves them when it compiles. Inputs are counted in 64 bits: attention may hold
+more than 2^31 numbers.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def _threshold(usage, p, P: tl.constexpr, LEAST: tl.constexpr):
 @triton.jit
 def attention_forward_kernel(
     signal,
+    signal_stride,
     keys,
     values,
     read,
@@ -93,7 +94,7 @@ def attention_forward_kernel(
     key_scale = _inverse_norms(slot_keys, real, K)
     usage = tl.zeros((BR, PP), dtype=tl.float32)
     for j in range(J):
-        start = signal + (j * N + n) * (3 * H * (K + P))
+        start = signal + (j * N + n) * signal_stride
         gate = tl.load(start[:, None] + (3 * H * K + (kind * H + h) * P)[:, None] + p[None, :], mask=inside, other=0.0)
         g = tl.sigmoid(gate)
         queries = start + (kind * H + h) * K
@@ -223,6 +224,7 @@ def mix_backward_kernel(
 @triton.jit
 def attention_backward_kernel(
     signal,
+    signal_stride,
     keys,
     values,
     grad_u,
@@ -266,7 +268,7 @@ def attention_backward_kernel(
         for back in range(J):
             j = J - 1 - back
             component = (n * J + j) * H + h
-            line = (j * N + n) * (3 * H * (K + P))
+            line = (j * N + n) * signal_stride
             query_at = line + (kind * H + h) * K
             gate_at = (line + 3 * H * K + (kind * H + h) * P)[:, None] + p[None, :]
             g = tl.sigmoid(tl.load(signal + gate_at, mask=inside, other=0.0))

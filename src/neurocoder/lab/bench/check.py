@@ -15,6 +15,9 @@ BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 3e-2}
 GRADIENTS = 10.0
 """Times the bound: for the input's gradient, and for all parameters' gradients together. Which slot is most used, and
 in which step, can turn on a rounding; outputs do not jump there, gradients do."""
+STACKED_GRADIENTS = 100.0
+"""The same for several layers under ReLUs: units near zero turn on and off by TF32's rounding. The plain MLP is off by
+2.4% on an H200."""
 ONE_GRADIENT, NEGLIGIBLE = 0.5, 1e-3
 """For the gradient of each parameter in float32, relative to its norm or to this share of all, whichever is larger.
 Some are small differences of large numbers: only gross mistakes show in a single one."""
@@ -44,13 +47,16 @@ def require(errors: Mapping[str, float], bound: float) -> None:
             raise Refused(f"relative error of {name} is {value:.2g}, over the bound of {bound:g}")
 
 
-def compare_gradients(found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor], dtype: Dtype) -> float:
-    """The error of all parameters' gradients together, as one vector; raises `Refused`."""
+def compare_gradients(
+    found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor], dtype: Dtype, factor: float = GRADIENTS
+) -> float:
+    """The error of all parameters' gradients together, as one vector, within `factor` times the bound of outputs; raises
+    `Refused`."""
     off = {name: difference(found.get(name), target) for name, target in exact.items()}
     size = {name: float(target.double().norm()) for name, target in exact.items()}
     all_off, all_size = math.hypot(*off.values()), math.hypot(*size.values())
     together = all_off / all_size if all_size else math.inf
-    require({"the parameters' gradient": together}, GRADIENTS * BOUNDS[dtype])
+    require({"the parameters' gradient": together}, factor * BOUNDS[dtype])
     if dtype == "float32":
         each = {f"the gradient of {name}": off[name] / max(size[name], NEGLIGIBLE * all_size) for name in exact}
         require(each, ONE_GRADIENT)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from . import tables
 from .cases import Device, cases
-from .growth import AXES, BASES
+from .growth import AXES
 from .measure import Log
 from .records import Record, read_all, spread
 
@@ -159,8 +159,11 @@ def section(device: Device, found: Sequence[Record], figure: str | None) -> list
         parts += [f"### {record['case']} on {DEVICES[device]}", f"{tables.title(record)}."]
         parts += [tables.markdown(tables.rows(record)), *(f"- {note}" for note in tables.notes(record))]
     if growth and figure is not None:
-        base = BASES[device]
-        sizes = f"P={base.slots} J={base.steps} H={base.heads}, {base.width}x{base.width}, batch {base.batch}"
+        base = growth[0]["config"]["base"]
+        sizes = (
+            f"P={base['slots']} J={base['steps']} H={base['heads']}, {base['width']}x{base['width']}, "
+            f"batch {base['batch']}"
+        )
         parts += [
             f"### Growth on {DEVICES[device]}",
             f"Forward and backward in eager mode, float32; each panel changes one size of the base case ({sizes}).",

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import neurocoder as nc
 
 from .cases import Case, Group, Settings
-from .check import BOUNDS, Refused, compare, compare_gradients, error, require
+from .check import BOUNDS, STACKED_GRADIENTS, Refused, compare, compare_gradients, error, require
 from .contenders import Subject, awaken, plain, recoded, reference
 
 INPUT = "(input)"
@@ -165,7 +165,9 @@ class StepRun(Run):
         errors = {"the loss": error(loss, exact.detach()), "outputs": error(logits[self.rows], expected)}
         require(errors, BOUNDS[self.group.dtype])
         targets = {name: leaf.grad for name, leaf in twin.named_parameters() if leaf.grad is not None}
-        errors["the parameters' gradient"] = compare_gradients(self.gradients(), targets, self.group.dtype)
+        errors["the parameters' gradient"] = compare_gradients(
+            self.gradients(), targets, self.group.dtype, STACKED_GRADIENTS
+        )
         for name, old in before.items():
             if name in targets and torch.equal(old, self.leaves[name]):
                 raise Refused(f"the step does not move {name}")

@@ -14,6 +14,11 @@ MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph"}
 DIRECTIONS = ("forward", "forward+backward", "step")
 
 
+def short(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 class Ratio(NamedTuple):
     """A contender's time over the baseline's, between the extremes that their quartiles allow."""
 
@@ -22,7 +27,7 @@ class Ratio(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g}x ({self.low:.3g}–{self.high:.3g})"
+        return f"{short(self.value)}x ({short(self.low)}–{short(self.high)})"
 
 
 def ratio(times: Spread, base: Spread) -> Ratio:
@@ -32,7 +37,7 @@ def ratio(times: Spread, base: Spread) -> Ratio:
 
 def milliseconds(times: Spread) -> str:
     """A time with its spread."""
-    return f"{1e3 * times.median:.3g} ms ({1e3 * times.low:.3g}–{1e3 * times.high:.3g})"
+    return f"{short(1e3 * times.median)} ms ({short(1e3 * times.low)}–{short(1e3 * times.high)})"
 
 
 def title(record: Record) -> str:
