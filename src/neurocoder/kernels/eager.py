@@ -153,8 +153,9 @@ def attend_backward(
         grad_usage = grad_idle if grad_usage is None else grad_idle.add_(grad_usage)
     if grad_usage is not None:
         grad[:, 0].add_(grad_usage)
-    grad_gates = aten.sigmoid_backward(grad * difference, interpolation)
-    return grad.mul_(interpolation), grad_gates
+    grad.mul_(interpolation)  # of the content; times the difference and (1 - g), of the gates
+    grad_gates = difference.mul_(grad) if saved else difference * grad
+    return grad, grad_gates.addcmul_(grad_gates, interpolation, value=-1)
 
 
 def forward(
@@ -193,9 +194,10 @@ def forward(
     )
     interpolation = gates.sigmoid_().view(3, steps, count, heads, slots)
     queries = torch.addmm(bias[:queried], flat, weight[:queried].mT).view(rows, 3, heads, key_dim)
-    query_norm = queries.norm(dim=-1, keepdim=True).clamp_min_(1e-12)
-    unit_queries = (queries / query_norm).transpose(0, 1).reshape(3, rows * heads, key_dim)
-    key_norm = keys.norm(dim=-1, keepdim=True).clamp_min_(1e-12)
+    queries = queries.transpose(0, 1).reshape(3, rows * heads, key_dim)
+    query_norm = _inner(queries, queries).sqrt_().clamp_min_(1e-12)
+    unit_queries = queries / query_norm
+    key_norm = _inner(keys, keys).sqrt_().clamp_min_(1e-12)
     unit_keys = keys / key_norm
     cosine = torch.bmm(unit_queries, (program.sharpness * unit_keys).mT)
     content = _softmax_of_cosines(cosine, program.sharpness).view_as(interpolation)
@@ -277,9 +279,8 @@ def backward(
     if program.sharpness != 1.0:
         grad_cosine.mul_(program.sharpness)
     grad_keys = _unit_backward(torch.bmm(grad_cosine.mT, unit_queries), unit_keys, key_norm)
-    grad_unit = torch.bmm(grad_cosine, unit_keys).view(3, rows, heads, key_dim).transpose(0, 1)
-    unit = unit_queries.view(3, rows, heads, key_dim).transpose(0, 1)
-    grad_queries = _unit_backward(grad_unit, unit, query_norm).reshape(rows, queried)
+    grad_queries = _unit_backward(torch.bmm(grad_cosine, unit_keys), unit_queries, query_norm)
+    grad_queries = grad_queries.view(3, rows, heads * key_dim).transpose(0, 1).reshape(rows, queried)
 
     grad_gates = grad_gates.view(3, rows, heads * slots)
     grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(len(weight))
@@ -316,4 +317,9 @@ def _softmax_of_cosines(scaled: Tensor, sharpness: float) -> Tensor:
 
 def _unit_backward(grad: Tensor, unit: Tensor, norm: Tensor) -> Tensor:
     """Gradient of v from that of v / ||v||."""
-    return (grad - unit * (grad * unit).sum(-1, keepdim=True)) / norm
+    return (grad - unit * _inner(grad, unit)).div_(norm)
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products (..., 1) of short vectors: a product with ones, since torch sums short rows one by one."""
+    return torch.matmul(a * b, a.new_ones(a.shape[-1], 1))

@@ -7,6 +7,7 @@ scaled gradient has to be kept: with `G = dy R`, the gradient of the scale is `<
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class ProgramLinear(torch.autograd.Function):
         Large products are in `dtype`, the composition in at least float32.
         """
         core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with _without_autocast(x):
             x = x.to(dtype)
             readers = _readers(left, input_weight, integration).to(dtype)
             projected = torch.mm(x, readers.mT).to(full)
@@ -92,8 +93,14 @@ class ProgramLinear(torch.autograd.Function):
                 "this backward cannot itself be differentiated: run the forward inside `with nc.backend('torch'):` "
                 "where create_graph=True is used"
             )
-        with torch.autocast(grad.device.type, enabled=False):
+        with _without_autocast(grad):
             return _backward(ctx, grad)
+
+
+def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Casts are this file's own; leaving autocast costs time, so only where it is on."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _readers(left: Tensor, input_weight: Tensor, integration: Tensor | None) -> Tensor:

@@ -50,8 +50,8 @@ def require(errors: Mapping[str, float], bound: float) -> None:
 def compare_gradients(
     found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor], dtype: Dtype, factor: float = GRADIENTS
 ) -> float:
-    """The error of all parameters' gradients together, as one vector, within `factor` times the bound of outputs; raises
-    `Refused`."""
+    """The error of all parameters' gradients together, as one vector, within `factor` times the bound of outputs;
+    raises `Refused`."""
     off = {name: difference(found.get(name), target) for name, target in exact.items()}
     size = {name: float(target.double().norm()) for name, target in exact.items()}
     all_off, all_size = math.hypot(*off.values()), math.hypot(*size.values())
