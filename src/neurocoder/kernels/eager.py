@@ -252,7 +252,8 @@ def backward(
     read = projected[:, :slots]
     end = slots + 4 * hidden
     grad_projected = torch.empty_like(projected)
-    grad_projected[:, end:] = 0
+    if projected.shape[1] > end + 1:
+        grad_projected[:, end:] = 0
 
     grad_strength = torch.matmul(v, grad_coefficients.unsqueeze(-1)).squeeze(-1)
     into_sigma = grad_strength * shadow
