@@ -121,14 +121,15 @@ def attend(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Ten
     """
     attention = interpolation * content
     saved: list[tuple[Any, ...]] = []
-    usage = attention[:, 0]
-    for j in range(1, content.shape[1]):
-        if j > 1:
-            usage = torch.maximum(usage, attention[:, j - 1])
+    steps = attention.unbind(1)
+    usage = steps[0]
+    for j, (before, w, g) in enumerate(zip(steps, steps[1:], interpolation.unbind(1)[1:], strict=False)):
+        if j > 0:
+            usage = torch.maximum(usage, before)
         threshold, largest = order_statistics(usage, least_used)
         chosen = torch.le(usage, threshold, out=torch.empty_like(usage))
         idle = torch.sub(largest, usage).mul_(chosen)
-        attention[:, j].add_(idle).addcmul_(interpolation[:, j], idle, value=-1)
+        w.add_(idle).addcmul_(g, idle, value=-1)
         saved.append((usage, idle, chosen, largest))
     return attention, saved
 
@@ -139,14 +140,15 @@ def attend_backward(
     """Gradients of content attention and of the gates before the sigmoid; overwrites `grad`."""
     difference = content.clone() if saved else content
     grad_usage: Tensor | None = None
-    for j in reversed(range(1, content.shape[1])):
-        usage, idle, chosen, largest = saved[j - 1]
+    by_step = zip(grad.unbind(1), attention.unbind(1), interpolation.unbind(1), difference.unbind(1), strict=True)
+    for (grad_w, w, g, contrast), step in zip(reversed(list(by_step)), reversed(saved), strict=False):
+        usage, idle, chosen, largest = step
         if grad_usage is not None:  # m_{j+1} = max(m_j, w_j): to the larger one, a tie split evenly
-            from_later = torch.sub(attention[:, j], usage).sign_().add_(1).mul_(0.5).mul_(grad_usage)
-            grad[:, j].add_(from_later)
+            from_later = torch.sub(w, usage).sign_().add_(1).mul_(0.5).mul_(grad_usage)
+            grad_w.add_(from_later)
             grad_usage.sub_(from_later)
-        difference[:, j].sub_(idle)
-        grad_idle = torch.addcmul(grad[:, j], grad[:, j], interpolation[:, j], value=-1).mul_(chosen)
+        contrast.sub_(idle)
+        grad_idle = torch.addcmul(grad_w, grad_w, g, value=-1).mul_(chosen)
         top = torch.eq(usage, largest, out=torch.empty_like(usage))
         spread = grad_idle.sum(dim=-1, keepdim=True).div_(top.sum(dim=-1, keepdim=True))
         grad_idle.neg_().addcmul_(top, spread)

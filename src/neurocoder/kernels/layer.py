@@ -104,8 +104,8 @@ def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 def _readers(left: Tensor, input_weight: Tensor, integration: Tensor | None) -> Tensor:
-    """The weights of what reads the input, one under the other; on a GPU padded to a multiple of eight rows, so that the
-    rows of the projection begin at multiples of 16 bytes, as fast matrix products want them."""
+    """The weights of what reads the input, one under the other; on a GPU padded to a multiple of eight rows, so that
+    the rows of the projection begin at multiples of 16 bytes, as fast matrix products want them."""
     parts = [left, input_weight] if integration is None else [left, input_weight, integration]
     missing = -sum(map(len, parts)) % 8 if left.is_cuda else 0
     return torch.cat([*parts, left.new_zeros(missing, left.shape[1])] if missing else parts)
