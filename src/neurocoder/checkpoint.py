@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .coded import CodedLayer
 from .config import Config
-from .modules import modules_by_name, require_module, uncompiled
+from .modules import Model, modules_by_name, require_module, uncompiled
 from .surgery import coded_type_for, config_kinds, swap
 from .version import __version__
 
@@ -114,7 +114,7 @@ def _distinct_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, st
     return tensors, aliases
 
 
-def load(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
+def load(path: str | os.PathLike[str], model: Model) -> Model:
     """Load a checkpoint into a model, in place, and return it.
 
     Where the checkpoint has a coded layer and the model a plain one, that layer is recoded as it was saved. A file that

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from .coded import CodedLayer
+
+Model = TypeVar("Model", bound=nn.Module)
+"""A user's model, whose type surgery keeps."""
 
 Predicate = Callable[[str, nn.Module], bool]
 Target = str | type[nn.Module] | Predicate

@@ -15,7 +15,7 @@ from .coded import CodedLayer, coded_layers
 from .config import Config
 from .conv import Conv1d, Conv2d
 from .linear import Linear
-from .modules import Targets, modules_by_name, require_module, select, uncompiled
+from .modules import Model, Targets, modules_by_name, require_module, select, uncompiled
 from .trace import eager
 
 _registry: dict[tuple[type[nn.Module], type[Config]], type[CodedLayer]] = {}
@@ -207,7 +207,7 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def recode(model: nn.Module, targets: Targets, config: Config, *, control_dim: int | None = None) -> nn.Module:
+def recode(model: Model, targets: Targets, config: Config, *, control_dim: int | None = None) -> Model:
     """Replace layers of a model by coded ones, in place, and return the model.
 
     Args:
@@ -250,7 +250,7 @@ def _set_nested_tensors(encoder: Any) -> None:
         del encoder.nested_tensor_before_recode
 
 
-def restore(model: nn.Module, data: Any = None) -> nn.Module:
+def restore(model: Model, data: Any = None) -> Model:
     """Replace every coded layer by a plain one, in place, and return the model.
 
     A layer whose program is still the same for every input, as `recode` leaves it, gets that weight: the old one. Any
