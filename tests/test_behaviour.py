@@ -285,13 +285,18 @@ def test_ddp_over_two_processes(tmp_path):
 
 
 MEMORY = """
-    import resource, torch, neurocoder as nc
+    import torch, neurocoder as nc
+
+    def peak():  # of this program alone: getrusage's maximum starts at that of the parent process
+        line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 2**20
+
     layer = nc.Linear(1024, 1024, program=nc.ProgramConfig(slots=50, key_dim=5, steps=1, heads=10, hidden=32))
     x = torch.randn(4096, 1024)
     layer(x[:8]).sum().backward()  # libraries are loaded and gradients exist
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     layer(x).square().mean().backward()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+    print(peak() - before)
 """
 
 
@@ -300,4 +305,4 @@ def test_memory_of_a_large_batch_stays_under_one_gib():
         [sys.executable, "-c", textwrap.dedent(MEMORY)], capture_output=True, text=True, timeout=180
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    assert float(result.stdout) < 1.0  # W_t alone would take 16 GiB
+    assert 0.05 < float(result.stdout) < 1.0  # the output and its gradient alone take 0.03; W_t would take 16

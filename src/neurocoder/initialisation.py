@@ -27,7 +27,7 @@ from .controller import ProgramController
 from .memory import ProgramMemory
 
 _GATE_BIAS = -1.0
-"""Gates start leaning to the least-used slots: measured better than 0 or above on MNIST."""
+"""Gates start leaning to the least-used slots."""
 _RESIDUAL_GATE_BIAS = 2.0
 """The residual's gate starts at sigmoid(2) = 0.88, open but not saturated."""
 _SPREAD = 0.1
