@@ -1,0 +1,54 @@
+"""The parts of a report, free of any format: sections of tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A number of ours, one value a seed; reports print mean, standard deviation, n and 95% interval."""
+
+    values: Sequence[float]
+    digits: int = 2
+    """Decimals in print."""
+
+
+Cell = str | int | float | None | Ours
+"""None is a blank: not measured, or not published. Whole numbers get thousands separators, floats are the paper's."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under headings."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure that is drawn when a report is written."""
+
+    name: str
+    """Of its files, without suffix."""
+    caption: str
+    draw: Callable[[], Figure]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What one part of the paper shows, and what we found."""
+
+    title: str
+    text: Sequence[str] = ()
+    """Paragraphs: what was found, in numbers computed from the records, and where we fall short."""
+    tables: Sequence[Table] = ()
+    plots: Sequence[Plot] = field(default=())
