@@ -20,10 +20,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python -m neurocoder.lab.demo
+	$(BIN)/neurocoder demo
 
 bench: $(INSTALLED)
-	$(BIN)/python -m neurocoder.lab.bench $(ARGS)
+	$(BIN)/neurocoder bench $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -191,3 +191,33 @@ def test_sizes_beyond_the_limits():
     layer = nc.Linear(7, 3, program=small(key_dim=17))
     with nc.backend("triton"), pytest.raises(ValueError, match="takes at most 256 slots, keys of 16"):
         layer(torch.randn(5, 7))
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 3), (17, 200, 130), (30, 64, 10)])
+def test_orthogonal_loss(shape):
+    slots, d_in, d_out = shape
+    layer = randomised(nc.Linear(d_in, d_out, program=small(slots=slots), device=DEVICE))
+    exact = copy.deepcopy(layer).double()
+    with nc.backend("torch"):
+        expected = nc.auxiliary_loss(exact)
+        expected.backward()
+    with nc.backend("triton"):
+        found = nc.auxiliary_loss(layer)
+        found.backward()
+    assert "OrthogonalLoss" in graph_of(found)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+    for name in ("U", "V"):
+        grad, target = getattr(layer.memory, name).grad, getattr(exact.memory, name).grad
+        torch.testing.assert_close(grad.double(), target, rtol=1e-4, atol=1e-5)
+
+
+def test_orthogonal_loss_of_orthonormal_slots_pulls_nowhere():
+    layer = nc.Linear(4, 4, program=small(slots=4), device=DEVICE)
+    with torch.no_grad():
+        layer.memory.U.copy_(torch.eye(4))
+        layer.memory.V.copy_(torch.eye(4))
+    with nc.backend("triton"):
+        loss = nc.auxiliary_loss(layer)
+        loss.backward()
+    assert loss == 0
+    assert not layer.memory.U.grad.any()

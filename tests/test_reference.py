@@ -29,7 +29,7 @@ SIZES = {
 
 def gradients(output, layer, x):
     """The gradient of a fixed random projection of the output, by parameter name."""
-    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output).cos()
+    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype, device=output.device).view_as(output).cos()
     named = {**dict(layer.named_parameters()), "x": x}
     found = torch.autograd.grad((output * weight).sum(), list(named.values()), allow_unused=True)
     return {

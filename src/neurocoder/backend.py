@@ -23,6 +23,8 @@ Backend = Literal["auto", "torch", "eager", "triton"]
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
+MAX_ORTHOGONAL = 128
+"""Slots of a memory whose Gram matrix the kernel of the orthogonal loss keeps on chip."""
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 _chosen: Backend = "auto"
@@ -73,6 +75,14 @@ def choose(tensor: Tensor, program: ProgramConfig) -> Backend:
         return "torch"
     fused = tensor.is_cuda and tensor.dtype != torch.float64 and _HAS_TRITON and supports(program)
     return "triton" if fused else "eager"
+
+
+def fuses_orthogonality(slots: Tensor) -> bool:
+    """Whether the Triton kernels compute the orthogonal loss of a memory whose matrices are like this one (P, d)."""
+    if _chosen not in ("auto", "triton") or not _HAS_TRITON or torch.compiler.is_compiling():
+        return False
+    fused = slots.is_cuda and slots.dtype != torch.float64 and not _transformed()
+    return (fused or _chosen == "triton") and len(slots) <= MAX_ORTHOGONAL
 
 
 def product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:

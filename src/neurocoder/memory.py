@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from . import functional as F
+from .backend import fuses_orthogonality
 from .config import ProgramConfig
 
 
@@ -50,4 +51,8 @@ class ProgramMemory(nn.Module):
 
     def orthogonal_loss(self) -> Tensor:
         """`L_o` of this memory."""
+        if fuses_orthogonality(self.U):
+            from .kernels.orthogonality import OrthogonalLoss
+
+            return OrthogonalLoss.apply(self.U, self.V)
         return F.orthogonal_loss(self.U, self.V)

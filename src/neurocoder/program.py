@@ -144,10 +144,12 @@ class ProgramLayer(CodedLayer):
         signal = controller.signal
         gate_bias = None if controller.integration is None else controller.integration.bias
         tensors = (projected, controller.input.bias, recurrent, signal.weight, signal.bias, memory.keys(), memory.S)
-        out = run((*tensors, gate_bias), sizes_of(self.config, mix=read is None))
+        out = run(*tensors, gate_bias, sizes_of(self.config, mix=read is None))
         coefficients, scale, attention, sigma = (tensor.to(projected.dtype) for tensor in out[:4])
-        mixed = coefficients.unsqueeze(1) if read is None else F.execute(read, attention[0], attention[1], sigma)
-        return mixed, None if gate_bias is None else scale
+        scale_or_none = None if gate_bias is None else scale
+        if read is None:
+            return coefficients[:, : self.config.slots].unsqueeze(1), scale_or_none
+        return F.execute(read, attention[0], attention[1], sigma), scale_or_none
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (the input's)."""

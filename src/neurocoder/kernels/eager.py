@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..config import ProgramConfig
+from .gradients import Gradients
 
 aten = torch.ops.aten
 
@@ -25,37 +26,62 @@ def sizes_of(program: ProgramConfig) -> ProgramConfig:
     return program
 
 
-def make_keys(slots: Sequence[Tensor], networks: Sequence[Tensor]) -> Tensor:
-    """k (3, P, K) from M_U, M_V, M_S and weight and bias of each key network."""
+PREPARED = 2
+"""Tensors that `prepare` makes of the composition signal's parameters."""
+
+
+def prepare(
+    slots: Sequence[Tensor], networks: Sequence[Tensor], weight: Tensor, bias: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """k (3, P, K) from M_U, M_V, M_S and weight and bias of each key network; the signal's parameters as they are."""
     keys = slots[0].new_empty(3, len(slots[0]), len(networks[0]))
-    for key, memory, weight, bias in zip(keys, slots, networks[::2], networks[1::2], strict=True):
-        torch.addmm(bias, memory, weight.mT, out=key)
-    return keys
+    for key, memory, key_weight, key_bias in zip(keys, slots, networks[::2], networks[1::2], strict=True):
+        torch.addmm(key_bias, memory, key_weight.mT, out=key)
+    return keys, [weight, bias]
 
 
-def keys_backward(
-    grad_keys: Tensor, slots: Sequence[Tensor], weights: Sequence[Tensor], grad_slots: Sequence[Tensor]
-) -> list[Tensor]:
-    """Gradients of weight and bias of each key network; adds to those of the slots, in place."""
+def prepare_backward(
+    grad_keys: Tensor,
+    grad_signal: Sequence[Tensor],
+    slots: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    weight: Tensor,
+    grad_slots: Sequence[Tensor],
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Gradients of weight and bias of each key network, and of those of the signal; adds to those of the slots, in
+    place."""
     grads: list[Tensor] = []
     biases = grad_keys.sum(1)
-    for grad, bias, memory, weight, grad_memory in zip(grad_keys, biases, slots, weights, grad_slots, strict=True):
-        grad_memory.addmm_(grad, weight)
+    for grad, bias, memory, key_weight, grad_memory in zip(grad_keys, biases, slots, weights, grad_slots, strict=True):
+        grad_memory.addmm_(grad, key_weight)
         grads += [grad.mT @ memory, bias]
-    return grads
+    return grads, grad_signal[0], grad_signal[1]
 
 
-def scale_rows(x: Tensor, scale: Tensor) -> Tensor:
-    """`scale * x` for x (N, D) and scale (N, 1)."""
-    return (x * scale).to(x.dtype)
+def execute(
+    coefficients: Tensor, right: Tensor, bias: Tensor | None, plain: Tensor | None, scale: Tensor | None
+) -> Tensor:
+    """`y = e M_V + bias + scale * (x R)` (N, d_out) for e (N, P), M_V (P, d_out); `plain` is `x R`."""
+    low = coefficients.to(right.dtype)
+    y = low @ right if bias is None else torch.addmm(bias, low, right)
+    return y if plain is None or scale is None else y.addcmul_(plain, scale)
 
 
-def scale_backward(grad: Tensor, x: Tensor, scale: Tensor, keep: bool) -> Tensor:
-    """`<G, x>` (N, 1) of each row; with `keep`, `grad` is multiplied by the scale in place."""
-    grad_scale = torch.linalg.vecdot(grad.to(scale.dtype), x.to(scale.dtype)).unsqueeze(-1)
-    if keep:
-        grad.mul_(scale)
-    return grad_scale
+def execute_backward(
+    grad: Tensor, right: Tensor, plain: Tensor | None, scale: Tensor | None, scaled: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of e and of the scale (None without); fills `scaled` with `scale * grad`."""
+    full = torch.promote_types(grad.dtype, torch.float32)
+    grad_scale = None
+    if plain is not None and scale is not None:
+        grad_scale = torch.linalg.vecdot(grad.to(full), plain.to(full)).unsqueeze(-1)
+        torch.mul(grad, scale, out=scaled)
+    return (grad @ right.mT).to(full), grad_scale
+
+
+def right_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+    """Gradients of M_V (P, d_out) and of the bias."""
+    return coefficients.to(grad.dtype).mT @ grad, grad.sum(0)
 
 
 def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> tuple[Tensor, list[tuple[Any, ...]]]:
@@ -164,8 +190,7 @@ def forward(
     projected: Tensor,
     input_bias: Tensor,
     recurrent: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
+    signal: Sequence[Tensor],
     keys: Tensor,
     values: Tensor,
     gate_bias: Tensor | None,
@@ -178,7 +203,7 @@ def forward(
             integration network (N, 1), side by side; further columns are ignored, and get no gradient.
         input_bias, gate_bias: the biases of the latter two.
         recurrent: W_hh, for more than one step.
-        weight, bias: those of the composition signal.
+        signal: weight and bias of the composition signal.
         keys: k (3, P, K) as the key networks made them.
         values: M_S (P, 1).
 
@@ -188,6 +213,7 @@ def forward(
     steps, heads, slots, key_dim, hidden = program.steps, program.heads, program.slots, program.key_dim, program.hidden
     count = len(projected)
     rows, queried = steps * count, 3 * heads * key_dim
+    weight, bias = signal
     read = projected[:, :slots]
     states, lstm = lstm_forward(projected[:, slots : slots + 4 * hidden] + input_bias, recurrent, steps)
     flat = states.view(rows, hidden)
@@ -233,27 +259,25 @@ def backward(
     grad_sigma: None,
     projected: Tensor,
     recurrent: Tensor | None,
-    weight: Tensor,
+    signal: Sequence[Tensor],
     keys: Tensor,
     values: Tensor,
     gate_bias: Tensor | None,
     saved: Sequence[Any],
     program: ProgramConfig,
-) -> list[Any]:
-    """Gradients of the projection, the recurrent weight (None without), weight and bias of the signal, keys, M_S.
-
-    The arguments are those of `fused.backward`, whose form without mix this core does not have.
-    """
+    grad_projected: Tensor,
+) -> Gradients:
+    """The arguments are those of `fused.backward`, whose form without mix this core does not have."""
     flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys = saved[:8]
     before, sigma, shadow, strength, gate = saved[8:13]
     lstm, usages = _groups(saved[13 : 13 + 6 * program.steps], 6), _groups(saved[13 + 6 * program.steps :], 4)
     steps, count, heads = before.shape
     slots, key_dim, hidden = program.slots, program.key_dim, program.hidden
     rows, queried = steps * count, 3 * heads * key_dim
+    weight, _ = signal
     u, v, s = attention
     read = projected[:, :slots]
     end = slots + 4 * hidden
-    grad_projected = torch.empty_like(projected)
     if projected.shape[1] > end + 1:
         grad_projected[:, end:] = 0
 
@@ -295,10 +319,17 @@ def backward(
     grad_states = torch.addmm(by_kind.sum(0), grad_queries, weight[:queried])
     by_step = lstm_backward(grad_states.view(steps, count, hidden), lstm, recurrent)
     torch.sum(torch.stack(by_step), 0, out=grad_projected[:, slots:end])
-    grad_recurrent = None
+    grad_recurrent = weight.new_empty(0)
     if recurrent is not None:
         grad_recurrent = torch.cat(by_step[1:]).mT @ flat[: rows - count]
-    return [grad_projected, grad_recurrent, grad_weight, grad_bias, grad_keys, grad_values]
+    into_biases = grad_projected[:, slots:].sum(0)
+    return Gradients(
+        grad_projected,
+        into_biases[: 4 * hidden],
+        grad_recurrent,
+        *([grad_weight, grad_bias], grad_keys, grad_values),
+        into_biases[4 * hidden : 4 * hidden + (gate is not None)],
+    )
 
 
 def _groups(tensors: Sequence[Any], size: int) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""The composition core on a GPU: Triton kernels around one small matrix product.
+"""The composition core on a GPU, as Triton kernels.
 
 What reads the input arrives as one projection (N, [P +] 4 * hidden [+ 1]): what the slots read, the composition
 network's input, the integration network's logit. With the first part the core returns the mix `e`; without, as for
@@ -15,22 +15,30 @@ import triton
 from torch import Tensor
 
 from ..config import ProgramConfig
-from .triton_attention import (
-    attention_backward_kernel,
-    attention_forward_kernel,
-    mix_backward_kernel,
-    mix_forward_kernel,
+from .branch import Branch
+from .gradients import Gradients
+from .triton_attention import attention_backward_kernel, attention_forward_kernel
+from .triton_layer import (
+    execute_backward_kernel,
+    execute_kernel,
+    keys_backward_kernel,
+    keys_forward_kernel,
+    sum_shares_kernel,
 )
-from .triton_layer import keys_backward_kernel, keys_forward_kernel, scale_backward_kernel, scale_forward_kernel
 from .triton_lstm import lstm_backward_kernel, lstm_forward_kernel
+from .triton_mix import mix_backward_kernel, mix_forward_kernel
 
-_PROGRAMS = 2048
-"""Programs a kind in the backward; fixed, so that sums over inputs have a fixed order."""
+PREPARED = 1
+"""Tensors that `prepare` makes of the composition signal's parameters."""
+_PROGRAMS, _LSTM_PROGRAMS = 2048, 128
+"""Programs of the backward kernels, of the attention's for each kind; fixed, so that sums over inputs have a fixed
+order."""
 _TILE = 256
 """Rows times slots of one tile of the attention kernels. Measured on an H200 over tiles of 256 to 2,048 and 1 to 4
-warps: larger ones spill registers or leave the chip idle, and few slots want more warps."""
+warps: larger ones spill registers or leave the chip idle, and few slots want more warps. With the gates computed in the
+kernels too, by matrix units, the backward took three times as long, for the same reason."""
 _INPUTS = 16
-"""Inputs of one LSTM program."""
+"""Inputs of one LSTM program at a time."""
 
 
 class Sizes(NamedTuple):
@@ -61,10 +69,25 @@ class Sizes(NamedTuple):
         """Where in the projection the integration network's logit stands."""
         return self.offset + 4 * self.hidden
 
+    @property
+    def mixed(self) -> int:
+        """Width of the rows that hold e and a one."""
+        return _aligned(self.slots + 1)
+
+    @property
+    def state(self) -> int:
+        """Width of the rows that hold a hidden state and a one."""
+        return _aligned(self.hidden + 1)
+
+    @property
+    def signal(self) -> int:
+        """Width of the composition signal, padded."""
+        return _aligned(3 * self.heads * (self.key_dim + self.slots))
+
     def lstm(self) -> dict[str, int]:
         """Constants of the LSTM kernels."""
         padded = max(16, triton.next_power_of_2(self.hidden))
-        return {"J": self.steps, "H": self.hidden, "HP": padded, "BN": _INPUTS}
+        return {"J": self.steps, "H": self.hidden, "W": self.state, "HP": padded, "BN": _INPUTS}
 
     def attention(self) -> dict[str, int]:
         """Constants of the attention kernels."""
@@ -75,8 +98,14 @@ class Sizes(NamedTuple):
 
     def mixing(self) -> dict[str, int]:
         """Constants of the mix kernels."""
-        sizes = {"R": self.components, "P": self.slots, "MIX": self.mix, "GATE": self.gate, "num_warps": 2}
-        return sizes | {"RP": triton.next_power_of_2(self.components), "PP": triton.next_power_of_2(self.slots)}
+        sizes = {"R": self.components, "P": self.slots, "W": self.mixed, "MIX": self.mix, "GATE": self.gate}
+        padded = {"RP": triton.next_power_of_2(self.components), "PP": triton.next_power_of_2(self.slots)}
+        return sizes | padded | {"num_warps": 2}
+
+
+def _aligned(size: int) -> int:
+    """Rows of this many numbers begin at multiples of 16 bytes, as fast matrix products want them."""
+    return -(-size // 4) * 4
 
 
 def sizes_of(program: ProgramConfig, mix: bool = True) -> Sizes:
@@ -89,8 +118,7 @@ def forward(
     projected: Tensor,
     input_bias: Tensor,
     recurrent: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
+    signal: Sequence[Tensor],
     keys: Tensor,
     values: Tensor,
     gate_bias: Tensor | None,
@@ -99,20 +127,16 @@ def forward(
     """All in float32, rows contiguous.
 
     Returns:
-        e (N, P) (empty without mix), scale = gate * sigma_r (N, 1) (empty without gate), attention (3, N, r, P),
-        sigma (N, r), and five more that the backward needs
+        e and a one (N, mixed) (empty without mix), scale = gate * sigma_r (N, 1) (empty without gate), attention
+        (3, N, r, P), sigma (N, r), and five more that the backward needs
     """
-    count, hidden, slots, r = len(projected), sizes.hidden, sizes.slots, sizes.components
+    count, steps, hidden, r = len(projected), sizes.steps, sizes.hidden, sizes.components
     new = projected.new_empty
-    coefficients, scale = new(count, slots) if sizes.mix else new(0), new(count, 1) if sizes.gate else new(0)
-    attention, sigma, small = new(3, count, r, slots), new(count, r), new(5, count, r)
-    states, cells, gates = (
-        new(sizes.steps, count, hidden),
-        new(sizes.steps, count, hidden),
-        new(sizes.steps, count, 4 * hidden),
-    )
+    coefficients, scale = new(count, sizes.mixed) if sizes.mix else new(0), new(count, 1) if sizes.gate else new(0)
+    attention, sigma, small = new(3, count, r, sizes.slots), new(count, r), new(5, count, r)
+    states, cells, gates = (new(steps * count, width) for width in (sizes.state, hidden, 4 * hidden))
     if count == 0:
-        return [coefficients, scale, attention, sigma, small, states, cells, gates, new(0, -(-len(bias) // 4) * 4)]
+        return [coefficients, scale, attention, sigma, small, states, cells, gates, new(0, sizes.signal)]
     stride = projected.stride(0)
     lstm_forward_kernel[triton.cdiv(count, _INPUTS),](
         projected[:, sizes.offset :],
@@ -125,14 +149,12 @@ def forward(
         count,
         **sizes.lstm(),
     )
-    # Rows begin at multiples of 16 bytes, for fast products with them in the backward.
-    signal = new(sizes.steps * count, -(-len(bias) // 4) * 4)
-    torch.addmm(bias, states.view(-1, hidden), weight.mT, out=signal[:, : len(bias)])
+    composition = states @ signal[0].mT
     tiles = sizes.attention()
     before, shadows, thresholds = small[0], small[1], small[2:]
     attention_forward_kernel[triton.cdiv(count * sizes.heads, tiles["BR"]), 3](
-        signal,
-        signal.stride(0),
+        composition,
+        sizes.signal,
         keys,
         values,
         projected,
@@ -152,14 +174,14 @@ def forward(
         shadows,
         projected[:, sizes.logit :],
         stride,
-        bias if gate_bias is None else gate_bias,
+        keys if gate_bias is None else gate_bias,
         sigma,
         coefficients,
         scale,
         count,
         **sizes.mixing(),
     )
-    return [coefficients, scale, attention, sigma, small, states, cells, gates, signal]
+    return [coefficients, scale, attention, sigma, small, states, cells, gates, composition]
 
 
 def backward(
@@ -169,139 +191,230 @@ def backward(
     grad_sigma: Tensor | None,
     projected: Tensor,
     recurrent: Tensor | None,
-    weight: Tensor,
+    signal: Sequence[Tensor],
     keys: Tensor,
     values: Tensor,
     gate_bias: Tensor | None,
     saved: list[Tensor],
     sizes: Sizes,
-) -> list[Tensor]:
-    """Gradients of the projection, the recurrent weight (empty without), weight and bias of the signal, keys, M_S.
+    grad_projected: Tensor,
+) -> Gradients:
+    """The gradients; fills `grad_projected`, whose rows may have a stride of their own.
 
     `saved` is what the forward returned from the attention on. `grad_attention` and `grad_sigma` are for the form
     without mix.
     """
-    attention, sigma, small, states, cells, gates, signal = saved
+    attention, sigma, small, states, cells, gates, composition = saved
     count, hidden = len(projected), sizes.hidden
     new = projected.new_empty
-    grad_projected, grad_recurrent = torch.zeros_like(projected), new(0)  # zero in columns that only pad
-    if count == 0:
-        if recurrent is not None:
-            grad_recurrent = torch.zeros_like(recurrent)
-        grads = (
-            torch.zeros_like(weight),
-            weight.new_zeros(len(weight)),
-            torch.zeros_like(keys),
-            torch.zeros_like(values),
-        )
-        return [grad_projected, grad_recurrent, *grads]
-    before, shadows, thresholds = small[0], small[1], small[2:]
-    factors = new(3, count, sizes.components)
-    unused = projected
-    stride = projected.stride(0)
-    logits, grad_logits = projected[:, sizes.logit :], grad_projected[:, sizes.logit :]
-    mix_backward_kernel[count,](
-        unused if grad_coefficients is None else grad_coefficients,
-        unused if grad_sigma is None else grad_sigma,
-        unused if grad_scale is None else grad_scale,
-        attention,
-        before,
-        shadows,
-        sigma,
-        logits,
-        stride,
-        unused if gate_bias is None else gate_bias,
-        factors,
-        grad_projected,
-        grad_logits,
-        grad_projected.stride(0),
-        count,
-        **sizes.mixing(),
-    )
     tiles = sizes.attention()
     programs = min(triton.cdiv(count * sizes.heads, tiles["BR"]), _PROGRAMS)
-    grad_signal = torch.empty_like(signal)
-    partial = new(programs, keys.numel() + sizes.slots)
-    attention_backward_kernel[programs, 3](
-        signal,
-        signal.stride(0),
-        keys,
-        values,
-        projected if grad_attention is None else grad_attention[0],
-        stride,
-        grad_coefficients if grad_attention is None else grad_attention[1],
-        attention,
-        thresholds,
-        factors,
-        grad_signal,
-        partial,
-        sizes.sharpness,
-        count,
-        KP=triton.next_power_of_2(sizes.key_dim),
-        **tiles,
-    )
-    grad_gates = torch.empty_like(gates)
-    grad_signal = grad_signal[:, : len(weight)]
-    lstm_backward_kernel[triton.cdiv(count, _INPUTS),](
-        grad_signal @ weight,
-        unused if recurrent is None else recurrent,
-        cells,
-        gates,
-        grad_gates,
-        grad_projected[:, sizes.offset :],
-        grad_projected.stride(0),
-        count,
-        **sizes.lstm(),
-    )
-    if recurrent is not None:
-        grad_recurrent = grad_gates[1:].view(-1, 4 * hidden).mT @ states[:-1].view(-1, hidden)
-    summed = partial.sum(0)
-    return [
+    lstm_programs = min(triton.cdiv(count, _INPUTS), _LSTM_PROGRAMS)
+    square = 0 if recurrent is None else recurrent.numel()
+    shares = new(programs, keys.numel() + sizes.slots), new(lstm_programs, square + 4 * hidden + 1)
+    of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
+    grad_composition = torch.empty_like(composition)
+    branch = Branch(projected)
+    if count:
+        before, shadows, thresholds = small[0], small[1], small[2:]
+        factors, unused = new(3, count, sizes.components), projected
+        stride, grad_stride = projected.stride(0), grad_projected.stride(0)
+        into_mix = unused if grad_coefficients is None else grad_coefficients
+        mix_backward_kernel[count,](
+            into_mix,
+            into_mix.stride(0),
+            unused if grad_sigma is None else grad_sigma,
+            unused if grad_scale is None else grad_scale,
+            attention,
+            before,
+            shadows,
+            sigma,
+            projected[:, sizes.logit :],
+            stride,
+            unused if gate_bias is None else gate_bias,
+            factors,
+            grad_projected,
+            grad_projected[:, sizes.logit :],
+            grad_stride,
+            grad_composition,
+            count,
+            J=sizes.steps,
+            SIGNAL=3 * sizes.heads * (sizes.key_dim + sizes.slots),
+            SIGNAL_STRIDE=sizes.signal,
+            **sizes.mixing(),
+        )
+        attention_backward_kernel[programs, 3](
+            composition,
+            sizes.signal,
+            keys,
+            values,
+            projected if grad_attention is None else grad_attention[0],
+            stride,
+            into_mix if grad_attention is None else grad_attention[1],
+            into_mix.stride(0),
+            attention,
+            thresholds,
+            factors,
+            grad_composition,
+            shares[0],
+            sizes.sharpness,
+            count,
+            KP=triton.next_power_of_2(sizes.key_dim),
+            **tiles,
+        )
+        with branch:
+            grad_signal = grad_composition.mT @ states
+        grad_states = grad_composition @ signal[0]
+        lstm_backward_kernel[lstm_programs,](
+            grad_states,
+            unused if recurrent is None else recurrent,
+            states,
+            cells,
+            gates,
+            grad_projected[:, sizes.offset :],
+            grad_stride,
+            shares[1],
+            count,
+            GATE=int(sizes.gate),
+            PAD=projected.shape[1] - sizes.logit - sizes.gate,
+            **sizes.lstm(),
+        )
+        blocks = sum(triton.cdiv(share.shape[1], 16) for share in shares)
+        described = (shares[0], of_keys, *shares[0].shape, shares[1], of_lstm, *shares[1].shape)
+        sum_shares_kernel[blocks,](*described, BR=256, BC=16)
+        branch.join()
+    else:
+        grad_signal = torch.zeros_like(signal[0])
+    return Gradients(
         grad_projected,
-        grad_recurrent,
-        grad_signal.mT @ states.view(-1, hidden),
-        grad_signal.sum(0),
-        summed[: keys.numel()].view_as(keys),
-        summed[keys.numel() :].view_as(values),
-    ]
+        of_lstm[square : square + 4 * hidden],
+        of_lstm[:square].view(-1, hidden),
+        [grad_signal],
+        of_keys[: keys.numel()].view_as(keys),
+        of_keys[keys.numel() :].view_as(values),
+        of_lstm[-1 if sizes.gate else len(of_lstm) :],
+    )
 
 
-def make_keys(slots: Sequence[Tensor], networks: Sequence[Tensor]) -> Tensor:
-    """k (3, P, K) from M_U, M_V, M_S and weight and bias of each key network."""
+def prepare(
+    slots: Sequence[Tensor], networks: Sequence[Tensor], weight: Tensor, bias: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """k (3, P, K) from M_U, M_V, M_S and weight and bias of each key network; and the signal's weight (rows, hidden)
+    and bias side by side, padded."""
     left, right, _ = slots
     count, key_dim = len(left), len(networks[0])
-    keys = left.new_empty(3, count, key_dim)
+    rows, hidden = weight.shape
+    keys, packed = left.new_empty(3, count, key_dim), weight.new_empty(_aligned(rows), _aligned(hidden + 1))
     sizes = {"P": count, "K": key_dim, "KP": triton.next_power_of_2(key_dim), "BD": 512}
-    keys_forward_kernel[count, 3](*slots, *networks, keys, left.shape[1], right.shape[1], **sizes)
-    return keys
+    keys_forward_kernel[count, 4](
+        *(*slots, *networks, keys, weight, bias, packed, left.shape[1], right.shape[1], rows, len(packed)),
+        C=hidden,
+        W=packed.shape[1],
+        PACK=512,
+        **sizes,
+    )
+    return keys, [packed]
 
 
-def keys_backward(
-    grad_keys: Tensor, slots: Sequence[Tensor], weights: Sequence[Tensor], grad_slots: Sequence[Tensor]
-) -> list[Tensor]:
-    """Gradients of weight and bias of each key network; adds to those of the slots, in place."""
+def pack(weight: Tensor, bias: Tensor) -> list[Tensor]:
+    """The signal's weight (rows, hidden) and bias side by side, padded, by torch operations."""
+    rows, hidden = weight.shape
+    both = torch.cat([weight, bias.unsqueeze(1)], dim=1)
+    return [torch.nn.functional.pad(both, (0, _aligned(hidden + 1) - hidden - 1, 0, _aligned(rows) - rows))]
+
+
+def prepare_backward(
+    grad_keys: Tensor,
+    grad_signal: Sequence[Tensor],
+    slots: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    weight: Tensor,
+    grad_slots: Sequence[Tensor],
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Gradients of weight and bias of each key network, and of those of the signal; adds to those of the slots, in
+    place."""
     left, right, _ = slots
     count, key_dim = len(left), len(weights[0])
-    grads, biases = [torch.empty_like(weight) for weight in weights], left.new_empty(3, key_dim)
+    grads, biases = [torch.empty_like(tensor) for tensor in weights], left.new_empty(3, key_dim)
+    rows, hidden = weight.shape
+    grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(rows)
     sizes = {"P": count, "K": key_dim, "PP": triton.next_power_of_2(count), "BD": 32}
     widths = left.shape[1], right.shape[1]
-    keys_backward_kernel[triton.cdiv(max(widths), 32), 3](
-        grad_keys, *slots, *weights, *grad_slots, *grads, biases, *widths, **sizes
+    keys_backward_kernel[triton.cdiv(max(widths), 32), 4](
+        *(grad_keys, *slots, *weights, *grad_slots, *grads, biases, grad_signal[0], grad_weight, grad_bias),
+        *(*widths, rows),
+        C=hidden,
+        W=grad_signal[0].shape[1],
+        PACK=512,
+        **sizes,
     )
-    return [tensor for pair in zip(grads, biases, strict=True) for tensor in pair]
+    return [tensor for pair in zip(grads, biases, strict=True) for tensor in pair], grad_weight, grad_bias
 
 
-def scale_rows(x: Tensor, scale: Tensor) -> Tensor:
-    """`scale * x` for x (N, D) and scale (N, 1)."""
-    scaled = torch.empty_like(x)
-    if len(x):
-        scale_forward_kernel[len(x), triton.cdiv(x.shape[1], 1024)](x, scale, scaled, x.shape[1], BD=1024)
-    return scaled
+def _tiles(right: Tensor) -> dict[str, int | str]:
+    """Constants of the execution's kernels for M_V (P, d_out); products are as exact as torch's own."""
+    rough = torch.backends.cuda.matmul.allow_tf32 or right.dtype != torch.float32
+    return {
+        "P": len(right),
+        "PP": max(16, triton.next_power_of_2(len(right))),
+        "PRECISION": "tf32" if rough else "tf32x3",
+    }
 
 
-def scale_backward(grad: Tensor, x: Tensor, scale: Tensor, keep: bool) -> Tensor:
-    """`<G, x>` (N, 1) of each row; with `keep`, `grad` is multiplied by the scale in place."""
-    grad_scale = torch.empty_like(scale)
-    if len(x):
-        scale_backward_kernel[len(x),](grad, x, scale, grad_scale, x.shape[1], KEEP=keep, BD=1024)
-    return grad_scale
+def execute(
+    coefficients: Tensor, right: Tensor, bias: Tensor | None, plain: Tensor | None, scale: Tensor | None
+) -> Tensor:
+    """`y = e M_V + bias + scale * (x R)` (N, d_out) for e (N, mixed), M_V (P, d_out); `plain` is `x R`."""
+    count, d_out = len(coefficients), right.shape[1]
+    y = right.new_empty(count, d_out)
+    if count:
+        constants = {"BIAS": bias is not None, "SCALED": plain is not None, "BN": 32, "BD": 128, **_tiles(right)}
+        execute_kernel[triton.cdiv(d_out, 128), triton.cdiv(count, 32)](
+            coefficients,
+            coefficients.stride(0),
+            right,
+            right if bias is None else bias,
+            right if plain is None else plain,
+            right if scale is None else scale,
+            y,
+            count,
+            d_out,
+            num_warps=8,
+            **constants,
+        )
+    return y
+
+
+def execute_backward(
+    grad: Tensor, right: Tensor, plain: Tensor | None, scale: Tensor, scaled: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of e and of the scale (None without); fills `scaled` with `scale * grad`."""
+    count, (slots, d_out) = len(grad), right.shape
+    grad_coefficients = scale.new_empty(count, slots)
+    grad_scale = None if plain is None else scale.new_empty(count, 1)
+    if count:
+        execute_backward_kernel[triton.cdiv(count, 16),](
+            grad,
+            right,
+            right if plain is None else plain,
+            scale,
+            grad_coefficients,
+            right if grad_scale is None else grad_scale,
+            right if scaled is None else scaled,
+            0 if scaled is None else scaled.stride(0),
+            count,
+            d_out,
+            SCALED=plain is not None,
+            BN=16,
+            BD=64,
+            num_warps=2,
+            num_stages=4,
+            **_tiles(right),
+        )
+    return grad_coefficients, grad_scale
+
+
+def right_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+    """Gradients of M_V (P, d_out) and of the bias."""
+    summed = coefficients.to(grad.dtype).mT @ grad
+    return summed[:slots], summed[slots]

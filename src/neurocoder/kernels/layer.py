@@ -1,7 +1,7 @@
 """The whole linear program layer as one autograd function, for eager mode: few operations, and few tensors kept.
 
-What reads the input is one projection. The residual is applied to the scaled input, so that neither `x R` nor the
-scaled gradient has to be kept: with `G = dy R`, the gradient of the scale is `<G, x>` and that of x is `scale * G`.
+What reads the input is one projection. The gradients of its weights and of the residual are one product: the gradient
+that the residual gets and that of the projection stand side by side.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..config import ProgramConfig
 from . import eager
+from .branch import Branch
 
 
 def core_of(fused: bool) -> Any:
@@ -62,26 +63,32 @@ class ProgramLinear(torch.autograd.Function):
         core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
         with _without_autocast(x):
             x = x.to(dtype)
+            plain, branch = None, Branch(x)
+            if residual is not None:
+                residual = residual.to(dtype)
+                if integration is not None:
+                    with branch:
+                        plain = torch.mm(x, residual.mT)
             readers = _readers(left, input_weight, integration).to(dtype)
             projected = torch.mm(x, readers.mT).to(full)
             networks = (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias)
             slots, networks = _to((left, right, values), full), _to(networks, full)
-            keys = core.make_keys(slots, networks)
-            small = _to((input_bias, recurrent, signal, signal_bias, integration_bias), full)
-            tensors = (projected, *small[:4], keys, slots[2], small[4])
+            input_bias, recurrent, signal, signal_bias, gate_bias = _to(
+                (input_bias, recurrent, signal, signal_bias, integration_bias), full
+            )
+            keys, prepared = core.prepare(slots, networks, signal, signal_bias)
+            tensors = (projected, input_bias, recurrent, prepared, keys, slots[2], gate_bias)
             coefficients, scale, *saved = core.forward(*tensors, core.sizes_of(program))
-            coefficients, right = coefficients.to(dtype), right.to(dtype)
-            y = coefficients @ right if bias is None else torch.addmm(bias.to(dtype), coefficients, right)
-            scaled = None
-            if residual is not None:
-                residual = residual.to(dtype)
-                scaled = x if integration is None else core.scale_rows(x, scale)
-                y.addmm_(scaled, residual.mT)
+            right, bias = right.to(dtype), None if bias is None else bias.to(dtype)
+            branch.join()
+            y = core.execute(coefficients, right, bias, plain, None if plain is None else scale)
+            if residual is not None and plain is None:
+                y.addmm_(x, residual.mT)
         ctx.fused, ctx.program, ctx.has_bias = fused, program, bias is not None
         # All through save_for_backward, so that activation checkpointing can drop them.
         ctx.save_for_backward(
-            *(x, *slots, *networks[::2], small[1], small[2], small[4], right, residual),
-            *(readers, projected, keys, coefficients, scale, scaled, *saved),
+            *(x, *slots, *networks[::2], recurrent, signal, gate_bias, right, residual),
+            *(readers, projected, keys, coefficients, scale, plain, *prepared, *saved),
         )
         return y
 
@@ -108,7 +115,10 @@ def _readers(left: Tensor, input_weight: Tensor, integration: Tensor | None) -> 
     the rows of the projection begin at multiples of 16 bytes, as fast matrix products want them."""
     parts = [left, input_weight] if integration is None else [left, input_weight, integration]
     missing = -sum(map(len, parts)) % 8 if left.is_cuda else 0
-    return torch.cat([*parts, left.new_zeros(missing, left.shape[1])] if missing else parts)
+    if missing:
+        spare = input_weight if missing <= len(input_weight) else left.new_zeros(missing, left.shape[1])
+        parts.append(spare[:missing])  # any rows do: the columns that they make are ignored
+    return torch.cat(parts)
 
 
 def _to(tensors: Sequence[Tensor | None], dtype: torch.dtype) -> tuple[Any, ...]:
@@ -119,44 +129,55 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """The gradients; autograd casts each to the dtype of its parameter."""
     tensors = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
     x, left, right, values, *weights, recurrent, signal, gate_bias, right_low, residual = tensors[:12]
-    readers, projected, keys, coefficients, scale, scaled, *saved = tensors[12:]
+    readers, projected, keys, coefficients, scale, plain, *saved = tensors[12:]
     program: ProgramConfig = ctx.program
-    full = projected.dtype
-    core, gated = core_of(ctx.fused), gate_bias is not None
+    dtype, full = x.dtype, projected.dtype
+    core, gated = core_of(ctx.fused), plain is not None
+    prepared, saved = saved[: core.PREPARED], saved[core.PREPARED :]
     wants_x, wants_residual = ctx.needs_input_grad[3], ctx.needs_input_grad[20]
     grad = grad.contiguous()
-    grad_right, grad_coefficients = (coefficients.mT @ grad).to(full), (grad @ right_low.mT).to(full)
-    grad_x: Any = None
-    grad_scale, grad_residual = None, None
-    if residual is not None:
-        if wants_residual:
-            grad_residual = grad.mT @ scaled
-        if gated or wants_x:
-            grad_x = grad @ residual
-        if gated:
-            grad_scale = core.scale_backward(grad_x, x, scale, wants_x)
-            grad_x = grad_x if wants_x else None
+    # Side by side: the gradient of `x R`, and that of the projection.
+    d_out, width = right.shape[1], projected.shape[1]
+    begin = -(-d_out // 4) * 4 if gated else 0
+    both = grad.new_empty(len(grad), begin + width)
+    scaled, into_projected = both[:, :d_out] if gated else None, both[:, begin:]
+    branch = Branch(grad)
+    with branch:
+        grad_right, grad_bias = core.right_backward(grad, coefficients, program.slots)
+    grad_coefficients, grad_scale = core.execute_backward(grad, right_low, plain, scale, scaled)
     found = core.backward(
         *(grad_coefficients, grad_scale, None, None),
-        *(projected, recurrent, signal, keys, values, gate_bias, saved, core.sizes_of(program)),
+        *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program)),
+        into_projected if dtype == full else torch.empty_like(projected),
     )
-    grad_projected, grad_recurrent, grad_signal, grad_signal_bias, grad_keys, grad_values = found
-    if wants_x:
-        low = grad_projected.to(readers.dtype)
-        grad_x = low @ readers if grad_x is None else grad_x.addmm_(low, readers)
+    if dtype != full:
+        into_projected.copy_(found.projected)
     slots, end = program.slots, program.slots + 4 * program.hidden
-    grad_readers = (grad_projected.to(x.dtype).mT @ x).to(full)
-    grad_biases = grad_projected.sum(0)
-    grad_slots = (grad_readers[:slots], grad_right, grad_values)
-    grad_networks = core.keys_backward(grad_keys, (left, right, values), weights, grad_slots)
+    grad_x, grad_residual = None, None
+    with branch:
+        if gated and wants_residual:
+            summed = both.mT @ x
+            grad_residual, grad_readers = summed[:d_out], summed[begin:].to(full)
+        else:
+            grad_readers = (into_projected.mT @ x).to(full)
+            grad_residual = grad.mT @ x if wants_residual else None
+        grad_slots = (grad_readers[:slots], grad_right.to(full), found.values)
+        grad_networks, grad_signal, grad_signal_bias = core.prepare_backward(
+            found.keys, found.signal, (left, right, values), weights, signal, grad_slots
+        )
+    if wants_x:
+        grad_x = into_projected @ readers
+        if residual is not None:
+            grad_x.addmm_(scaled if gated else grad, residual)
+    branch.join()
     return (
         *(None, None, None, grad_x),
         *grad_slots,
         *grad_networks,
-        *(grad_readers[slots:end], grad_biases[slots:end]),
-        None if recurrent is None else grad_recurrent,
+        *(grad_readers[slots:end], found.input_bias),
+        None if recurrent is None else found.recurrent,
         *(grad_signal, grad_signal_bias),
-        *((grad_readers[end : end + 1], grad_biases[end : end + 1]) if gated else (None, None)),
+        *((grad_readers[end : end + 1], found.gate_bias) if gated else (None, None)),
         grad_residual,
-        grad.sum(0) if ctx.has_bias else None,
+        grad_bias if ctx.has_bias else None,
     )

@@ -16,8 +16,7 @@ def compose(
     projected: Tensor,
     input_bias: Tensor,
     recurrent: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
+    packed: Tensor,
     keys: Tensor,
     values: Tensor,
     gate_bias: Tensor | None,
@@ -25,7 +24,7 @@ def compose(
     sharpness: float,
 ) -> list[Tensor]:
     """`fused.forward`; `sizes` are those of `Sizes` without the sharpness."""
-    tensors = (projected, input_bias, recurrent, weight, bias, keys, values, gate_bias)
+    tensors = (projected, input_bias, recurrent, [packed], keys, values, gate_bias)
     return fused.forward(*tensors, _sizes(sizes, sharpness))
 
 
@@ -39,19 +38,16 @@ def _numbers(sizes: Sizes) -> list[int]:
 
 
 @compose.register_fake
-def _(projected, input_bias, recurrent, weight, bias, keys, values, gate_bias, sizes, sharpness):  # type: ignore[no-untyped-def]
+def _(projected, input_bias, recurrent, packed, keys, values, gate_bias, sizes, sharpness):  # type: ignore[no-untyped-def]
     at = _sizes(sizes, sharpness)
     count, new = projected.shape[0], projected.new_empty
     return [
-        new(count, at.slots) if at.mix else new(0),
+        new(count, at.mixed) if at.mix else new(0),
         new(count, 1) if at.gate else new(0),
         new(3, count, at.components, at.slots),
         new(count, at.components),
         new(5, count, at.components),
-        new(at.steps, count, at.hidden),
-        new(at.steps, count, at.hidden),
-        new(at.steps, count, 4 * at.hidden),
-        new(at.steps * count, -(-bias.shape[0] // 4) * 4),
+        *(new(at.steps * count, width) for width in (at.state, at.hidden, 4 * at.hidden, at.signal)),
     ]
 
 
@@ -63,7 +59,7 @@ def compose_backward(
     grad_sigma: Tensor | None,
     projected: Tensor,
     recurrent: Tensor | None,
-    weight: Tensor,
+    packed: Tensor,
     keys: Tensor,
     values: Tensor,
     gate_bias: Tensor | None,
@@ -72,67 +68,61 @@ def compose_backward(
     sharpness: float,
 ) -> list[Tensor]:
     """`fused.backward`."""
-    *others, grad_keys, grad_values = fused.backward(
+    found = fused.backward(
         grad_coefficients,
         grad_scale,
         grad_attention,
         grad_sigma,
         projected,
         recurrent,
-        weight,
+        [packed],
         keys,
         values,
         gate_bias,
         saved,
         _sizes(sizes, sharpness),
+        torch.empty_like(projected),
     )
-    return [*others, grad_keys.clone(), grad_values.clone()]  # an operator's outputs share no storage
+    flat = (found.projected, found.input_bias, found.recurrent, *found.signal, *found[4:])
+    return [flat[0], *(grad.clone() for grad in flat[1:])]  # an operator's outputs share no storage
 
 
 @compose_backward.register_fake
-def _(gc, gs, ga, gsigma, projected, recurrent, weight, keys, values, gate_bias, saved, sizes, sharpness):  # type: ignore[no-untyped-def]
-    new = projected.new_empty
+def _(gc, gs, ga, gsigma, projected, recurrent, packed, keys, values, gate_bias, saved, sizes, sharpness):  # type: ignore[no-untyped-def]
+    at, new = _sizes(sizes, sharpness), projected.new_empty
     return [
         new(projected.shape),
-        new(0) if recurrent is None else new(recurrent.shape),
-        new(weight.shape),
-        new(weight.shape[0]),
-        new(keys.shape),
-        new(values.shape),
+        new(4 * at.hidden),
+        new(0, at.hidden) if recurrent is None else new(recurrent.shape),
+        *(new(tensor.shape) for tensor in (packed, keys, values)),
+        new(int(at.gate)),
     ]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    projected, input_bias, recurrent, weight, _, keys, values, gate_bias, ctx.sizes, ctx.sharpness = inputs
-    ctx.input_width = input_bias.shape[0]
-    ctx.save_for_backward(projected, recurrent, weight, keys, values, gate_bias, *output[2:])
+    projected, _, recurrent, packed, keys, values, gate_bias, ctx.sizes, ctx.sharpness = inputs
+    ctx.save_for_backward(projected, recurrent, packed, keys, values, gate_bias, *output[2:])
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    projected, recurrent, weight, keys, values, gate_bias, *saved = ctx.saved_tensors
+    projected, recurrent, packed, keys, values, gate_bias, *saved = ctx.saved_tensors
     sizes = _sizes(ctx.sizes, ctx.sharpness)
     attention, sigma = saved[0], saved[1]
 
-    def whole(grad: Tensor | None, like: Tensor) -> Tensor:
-        return torch.zeros_like(like) if grad is None else grad.contiguous()
+    def whole(grad: Tensor | None, *shape: int) -> Tensor:
+        return projected.new_zeros(shape) if grad is None else grad.contiguous()
 
-    rows = projected.new_zeros(projected.shape[0], 1)
-    grad_coefficients = whole(grads[0], projected[:, : sizes.slots].contiguous()) if sizes.mix else None
-    found = compose_backward(
-        grad_coefficients,
-        whole(grads[1], rows) if sizes.gate else None,
-        None if sizes.mix else whole(grads[2], attention),
-        None if sizes.mix else whole(grads[3], sigma),
-        *(projected, recurrent, weight, keys, values, gate_bias, saved, ctx.sizes, ctx.sharpness),
+    count = projected.shape[0]
+    into_projected, into_bias, into_recurrent, into_packed, into_keys, into_values, into_gate = compose_backward(
+        whole(grads[0], count, sizes.mixed) if sizes.mix else None,
+        whole(grads[1], count, 1) if sizes.gate else None,
+        None if sizes.mix else whole(grads[2], *attention.shape),
+        None if sizes.mix else whole(grads[3], *sigma.shape),
+        *(projected, recurrent, packed, keys, values, gate_bias, saved, ctx.sizes, ctx.sharpness),
     )
-    grad_projected, grad_recurrent, grad_weight, grad_bias, grad_keys, grad_values = found
-    biases = grad_projected.sum(0)
     return (
-        grad_projected,
-        biases[sizes.offset : sizes.offset + ctx.input_width],
-        None if recurrent is None else grad_recurrent,
-        *(grad_weight, grad_bias, grad_keys, grad_values),
-        biases[sizes.logit : sizes.logit + 1] if sizes.gate else None,
+        *(into_projected, into_bias, None if recurrent is None else into_recurrent),
+        *(into_packed, into_keys, into_values, into_gate if sizes.gate else None),
         *(None, None),
     )
 
@@ -140,9 +130,20 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 compose.register_autograd(_backward, setup_context=_setup)
 
 
-def run(tensors: tuple[Tensor | None, ...], sizes: Sizes) -> list[Tensor]:
-    """The operator in float32, whatever the dtypes and the autocast mode of the caller."""
-    device = tensors[0].device.type  # type: ignore[union-attr]  # the projection is always there
-    with torch.autocast(device, enabled=False):
+def run(
+    projected: Tensor,
+    input_bias: Tensor,
+    recurrent: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gate_bias: Tensor | None,
+    sizes: Sizes,
+) -> list[Tensor]:
+    """The operator in float32, whatever the dtypes and the autocast mode of the caller; `weight` and `bias` are the
+    composition signal's."""
+    with torch.autocast(projected.device.type, enabled=False):
+        tensors = (projected, input_bias, recurrent, *fused.pack(weight, bias), keys, values, gate_bias)
         whole = [None if tensor is None else tensor.float().contiguous() for tensor in tensors]
         return compose(*whole, _numbers(sizes), sizes.sharpness)

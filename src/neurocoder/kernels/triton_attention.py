@@ -1,12 +1,12 @@
-"""Triton kernels for the attention over slots and the mix of what they read.
+"""Triton kernels for the attention over slots.
 
 Attention treats each row, a pair (input, head), on its own: one program takes a block of rows of one kind (u, v or s)
-through all J steps with usage on chip. The mix takes one input. Reductions over inputs are per program and summed
+through all J steps with usage on chip. Reductions over inputs are per program and summed
 afterwards in a fixed order, so that the same input gives the same bits.
 
 Layouts: the composition signal (J, N, 3HK + 3HP), rows padded, queries first; attention w (3, N, J, H, P); what each
 component has of an input (N, r) with r = J * H. Keys are short, so that products with them are loops over K: no matrix
-unit, no shared memory, full float32. `PP` and `RP` are P and r padded to powers of two. Conditions on constants stand
+unit, no shared memory, full float32. `PP` is P padded to a power of two. Conditions on constants stand
 alone, outside those on values: triton resolves them when it compiles. Inputs are counted in 64 bits: attention may hold
 more than 2^31 numbers.
 """
@@ -121,107 +121,6 @@ def attention_forward_kernel(
 
 
 @triton.jit
-def _softplus(x):
-    """log(1 + exp(x)) without overflow."""
-    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
-
-
-@triton.jit
-def mix_forward_kernel(
-    attention,
-    before,
-    shadows,
-    logits,
-    logit_stride,
-    gate_bias,
-    sigma,
-    coefficients,
-    scale,
-    N,
-    R: tl.constexpr,
-    P: tl.constexpr,
-    MIX: tl.constexpr,
-    GATE: tl.constexpr,
-    RP: tl.constexpr,
-    PP: tl.constexpr,
-):
-    """For one input: sigma (N, r) from `before`; with GATE, `scale = gate sigma_r` (N, 1); with MIX,
-    `e = sum_n sigma_n shadow_n w^v_n` (N, P)."""
-    n = tl.program_id(0).to(tl.int64)
-    r, p = tl.arange(0, RP), tl.arange(0, PP)
-    component = n * R + r
-    steps = tl.where(r < R, _softplus(tl.load(before + component, mask=r < R, other=0.0)), 0.0)
-    values = tl.cumsum(steps, axis=0, reverse=True)
-    tl.store(sigma + component, values, mask=r < R)
-    if GATE:
-        gate = tl.sigmoid(tl.load(logits + n * logit_stride) + tl.load(gate_bias))
-        tl.store(scale + n, gate * tl.sum(tl.where(r == R - 1, values, 0.0), axis=0))
-    if MIX:
-        strength = values * tl.load(shadows + component, mask=r < R, other=0.0)
-        inside = (r[:, None] < R) & (p[None, :] < P)
-        v = tl.load(attention + (N * R + component)[:, None] * P + p[None, :], mask=inside, other=0.0)
-        tl.store(coefficients + n * P + p, tl.sum(strength[:, None] * v, axis=0), mask=p < P)
-
-
-@triton.jit
-def mix_backward_kernel(
-    grad_coefficients,
-    grad_sigma,
-    grad_scale,
-    attention,
-    before,
-    shadows,
-    sigma,
-    logits,
-    logit_stride,
-    gate_bias,
-    factors,
-    grad_read,
-    grad_logits,
-    grad_stride,
-    N,
-    R: tl.constexpr,
-    P: tl.constexpr,
-    MIX: tl.constexpr,
-    GATE: tl.constexpr,
-    RP: tl.constexpr,
-    PP: tl.constexpr,
-):
-    """For one input: the factor of each component's attention gradient, (3, N, r), and the gradients of what was read.
-
-    `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`; without MIX the first
-    two are given whole, and so is `grad_sigma` (N, r).
-    """
-    n = tl.program_id(0).to(tl.int64)
-    r, p = tl.arange(0, RP), tl.arange(0, PP)
-    component = n * R + r
-    real = r < R
-    x = tl.load(before + component, mask=real, other=0.0)
-    values = tl.load(sigma + component, mask=real, other=0.0)
-    if MIX:
-        inside = real[:, None] & (p[None, :] < P)
-        grad = tl.load(grad_coefficients + n * P + p, mask=p < P, other=0.0)
-        u = tl.load(attention + component[:, None] * P + p[None, :], mask=inside, other=0.0)
-        v = tl.load(attention + (N * R + component)[:, None] * P + p[None, :], mask=inside, other=0.0)
-        shadow = tl.load(shadows + component, mask=real, other=0.0)
-        grad_strength = tl.sum(v * grad[None, :], axis=1)
-        into_sigma = grad_strength * shadow
-        into_shadow = grad_strength * values
-        tl.store(factors + component, into_shadow, mask=real)
-        tl.store(factors + N * R + component, values * shadow, mask=real)
-        tl.store(grad_read + n * grad_stride + p, tl.sum(into_shadow[:, None] * u, axis=0), mask=p < P)
-    else:
-        into_sigma = tl.load(grad_sigma + component, mask=real, other=0.0)
-    if GATE:
-        gate = tl.sigmoid(tl.load(logits + n * logit_stride) + tl.load(gate_bias))
-        into_scale = tl.load(grad_scale + n)
-        last = tl.sum(tl.where(r == R - 1, values, 0.0), axis=0)
-        tl.store(grad_logits + n * grad_stride, into_scale * last * gate * (1 - gate))
-        into_sigma += tl.where(r == R - 1, into_scale * gate, 0.0)
-    tl.store(factors + 2 * N * R + component, tl.cumsum(into_sigma, axis=0) * tl.sigmoid(x), mask=real)
-
-
-@triton.jit
 def attention_backward_kernel(
     signal,
     signal_stride,
@@ -230,11 +129,12 @@ def attention_backward_kernel(
     grad_u,
     u_stride,
     grad_v,
+    v_stride,
     attention,
     thresholds,
     factors,
     grad_signal,
-    partial,
+    shares,
     sharpness,
     N,
     J: tl.constexpr,
@@ -248,8 +148,8 @@ def attention_backward_kernel(
 ):
     """Writes the gradient of the composition signal, and each program's share of those of keys and M_S, (3PK + P).
 
-    With MIX, `grad_u` (a, with a row stride) and `grad_v` (N, P) are multiplied by each component's factor; without,
-    they are whole, (N, r, P).
+    With MIX, `grad_u` (a) and `grad_v` (that of e) have row strides and are multiplied by each component's factor;
+    without, they are whole, (N, r, P).
     """
     kind = tl.program_id(1)
     p, k = tl.arange(0, PP), tl.arange(0, KP)
@@ -279,7 +179,7 @@ def attention_backward_kernel(
                 sum_values += tl.sum(factor[:, None] * w, axis=0)
             elif MIX:
                 if kind == 1:
-                    grad = tl.load(grad_v + n[:, None] * P + p[None, :], mask=inside, other=0.0)
+                    grad = tl.load(grad_v + n[:, None] * v_stride + p[None, :], mask=inside, other=0.0)
                 else:
                     grad = tl.load(grad_u + n[:, None] * u_stride + p[None, :], mask=inside, other=0.0)
                 grad = grad * factor[:, None]
@@ -326,7 +226,7 @@ def attention_backward_kernel(
     key_in = (k[:, None] < K) & real[None, :]
     unit_keys = tl.load(keys + key_at, mask=key_in, other=0.0) * key_scale[None, :]
     into_keys = (sum_keys - unit_keys * tl.sum(sum_keys * unit_keys, axis=0)[None, :]) * key_scale[None, :]
-    share = partial + tl.program_id(0) * (3 * P * K + P)
+    share = shares + tl.program_id(0) * (3 * P * K + P)
     tl.store(share + key_at, into_keys, mask=key_in)
     if kind == 2:
         tl.store(share + 3 * P * K + p, sum_values, mask=real)

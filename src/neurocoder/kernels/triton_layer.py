@@ -1,6 +1,6 @@
-"""Triton kernels around the composition core: keys of the slots, and the gradient that passes the residual's scale.
+"""Triton kernels around the composition core: keys of the slots, execution of the program, sums over inputs.
 
-They replace a dozen tiny launches by four.
+They replace two dozen launches by five.
 """
 
 from __future__ import annotations
@@ -34,22 +34,38 @@ def keys_forward_kernel(
     weight_s,
     bias_s,
     keys,
+    signal,
+    signal_bias,
+    packed,
     d_in,
     d_out,
+    rows,
+    padded_rows,
+    C: tl.constexpr,
+    W: tl.constexpr,
     P: tl.constexpr,
     K: tl.constexpr,
     KP: tl.constexpr,
     BD: tl.constexpr,
+    PACK: tl.constexpr,
 ):
-    """Writes k (3, P, K); one program a slot and kind."""
+    """Writes k (3, P, K), one program a slot and kind; and side by side the weight (rows, C) and the bias of the
+    signal as `packed`, rows of W, zero where they are padded, by the programs of a fourth kind."""
     i, kind = tl.program_id(0), tl.program_id(1)
     target = keys + (kind * P + i) * K
     if kind == 0:
         _key(left + i * d_in, weight_u, bias_u, target, d_in, K, KP, BD)
     elif kind == 1:
         _key(right + i * d_out, weight_v, bias_v, target, d_out, K, KP, BD)
-    else:
+    elif kind == 2:
         _key(values + i, weight_s, bias_s, target, 1, K, KP, BD)
+    else:
+        for start in range(i * PACK, padded_rows * W, tl.num_programs(0) * PACK):
+            at = start + tl.arange(0, PACK)
+            row, column = at // W, at % W
+            value = tl.load(signal + row * C + column, mask=(row < rows) & (column < C), other=0.0)
+            value += tl.load(signal_bias + row, mask=(row < rows) & (column == C), other=0.0)
+            tl.store(packed + at, value, mask=row < padded_rows)
 
 
 @triton.jit
@@ -97,14 +113,22 @@ def keys_backward_kernel(
     grad_weight_v,
     grad_weight_s,
     grad_biases,
+    packed,
+    grad_signal,
+    grad_signal_bias,
     d_in,
     d_out,
+    rows,
+    C: tl.constexpr,
+    W: tl.constexpr,
     P: tl.constexpr,
     K: tl.constexpr,
     PP: tl.constexpr,
     BD: tl.constexpr,
+    PACK: tl.constexpr,
 ):
-    """From `grad_keys` (3, P, K): the key networks' gradients; adds what the slots get through their keys."""
+    """From `grad_keys` (3, P, K): the key networks' gradients; adds what the slots get through their keys. Takes the
+    gradient of `packed` apart."""
     kind = tl.program_id(1)
     grad, bias = grad_keys + kind * P * K, grad_biases + kind * K
     first = tl.program_id(0) * BD
@@ -114,29 +138,124 @@ def keys_backward_kernel(
     elif kind == 1:
         if first < d_out:
             _key_backward(grad, right, weight_v, grad_right, grad_weight_v, bias, d_out, P, K, PP, BD)
-    else:
+    elif kind == 2:
         if first < 1:
             _key_backward(grad, values, weight_s, grad_values, grad_weight_s, bias, 1, P, K, PP, BD)
+    else:
+        for start in range(tl.program_id(0) * PACK, rows * W, tl.num_programs(0) * PACK):
+            at = start + tl.arange(0, PACK)
+            row, column = at // W, at % W
+            value = tl.load(packed + at, mask=row < rows, other=0.0)
+            tl.store(grad_signal + row * C + column, value, mask=(row < rows) & (column < C))
+            tl.store(grad_signal_bias + row, value, mask=(row < rows) & (column == C))
 
 
 @triton.jit
-def scale_forward_kernel(x, scale, scaled, D, BD: tl.constexpr):
-    """`scale * x`, a block of one row a program."""
-    n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BD + tl.arange(0, BD)
-    row = tl.load(x + n * D + d, mask=d < D).to(tl.float32)
-    tl.store(scaled + n * D + d, row * tl.load(scale + n), mask=d < D)
+def execute_kernel(
+    coefficients,
+    width,
+    right,
+    bias,
+    plain,
+    scale,
+    y,
+    N,
+    D,
+    P: tl.constexpr,
+    PP: tl.constexpr,
+    BIAS: tl.constexpr,
+    SCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BN: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """One tile of `y = e M_V + bias + scale * (x R)`, the last with SCALED; `plain` (N, D) is `x R`."""
+    n = (tl.program_id(1) * BN + tl.arange(0, BN)).to(tl.int64)
+    d, p = tl.program_id(0) * BD + tl.arange(0, BD), tl.arange(0, PP)
+    inside = (n[:, None] < N) & (d[None, :] < D)
+    slots = tl.load(right + p[:, None] * D + d[None, :], mask=(p[:, None] < P) & (d[None, :] < D), other=0.0)
+    mix = tl.load(coefficients + n[:, None] * width + p[None, :], mask=(n[:, None] < N) & (p[None, :] < P), other=0.0)
+    total = tl.dot(mix, slots.to(tl.float32), input_precision=PRECISION)
+    if BIAS:
+        total += tl.load(bias + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
+    at = n[:, None] * D + d[None, :]
+    if SCALED:
+        factor = tl.load(scale + n, mask=n < N, other=0.0)
+        total += factor[:, None] * tl.load(plain + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + at, total, mask=inside)
 
 
 @triton.jit
-def scale_backward_kernel(grad, x, scale, grad_scale, D, KEEP: tl.constexpr, BD: tl.constexpr):
-    """For one row of `G = dy R`: writes `<G, x>` and, with KEEP, multiplies the row by its scale."""
-    n = tl.program_id(0).to(tl.int64)
-    total = tl.zeros((BD,), dtype=tl.float32)
-    factor = tl.load(scale + n)
+def execute_backward_kernel(
+    grad,
+    right,
+    plain,
+    scale,
+    grad_coefficients,
+    grad_scale,
+    scaled,
+    scaled_stride,
+    N,
+    D,
+    P: tl.constexpr,
+    PP: tl.constexpr,
+    SCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BN: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """For a block of inputs: `grad e = grad M_V^T` (N, P) and, with SCALED, `grad scale = <grad, x R>` (N,) and
+    `scaled = scale * grad`, with a row stride."""
+    n, p = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, PP)
+    total = tl.zeros((BN, PP), dtype=tl.float32)
+    if SCALED:
+        factor = tl.load(scale + n, mask=n < N, other=0.0)
+        along = tl.zeros((BN, BD), dtype=tl.float32)
     for start in range(0, D, BD):
         d = start + tl.arange(0, BD)
-        g = tl.load(grad + n * D + d, mask=d < D, other=0.0).to(tl.float32)
-        total += g * tl.load(x + n * D + d, mask=d < D, other=0.0).to(tl.float32)
-        if KEEP:
-            tl.store(grad + n * D + d, g * factor, mask=d < D)
-    tl.store(grad_scale + n, tl.sum(total, axis=0))
+        inside = (n[:, None] < N) & (d[None, :] < D)
+        at = n[:, None] * D + d[None, :]
+        block = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+        slots = tl.load(right + p[None, :] * D + d[:, None], mask=(p[None, :] < P) & (d[:, None] < D), other=0.0)
+        total = tl.dot(block, slots.to(tl.float32), acc=total, input_precision=PRECISION)
+        if SCALED:
+            along += block * tl.load(plain + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(scaled + n[:, None] * scaled_stride + d[None, :], factor[:, None] * block, mask=inside)
+    mask = (n[:, None] < N) & (p[None, :] < P)
+    tl.store(grad_coefficients + n[:, None] * P + p[None, :], total, mask=mask)
+    if SCALED:
+        tl.store(grad_scale + n, tl.sum(along, axis=1), mask=n < N)
+
+
+@triton.jit
+def _sum_rows(source, target, rows, columns, first, BR: tl.constexpr, BC: tl.constexpr):
+    """Sums a block of columns of a matrix over its rows, in a fixed order."""
+    column = first + tl.arange(0, BC)
+    total = tl.zeros((BR, BC), dtype=tl.float32)
+    for start in range(0, rows, BR):
+        row = start + tl.arange(0, BR)
+        inside = (row[:, None] < rows) & (column[None, :] < columns)
+        total += tl.load(source + row[:, None].to(tl.int64) * columns + column[None, :], mask=inside, other=0.0)
+    tl.store(target + column, tl.sum(total, axis=0), mask=column < columns)
+
+
+@triton.jit
+def sum_shares_kernel(
+    first,
+    first_sum,
+    first_rows,
+    first_columns,
+    second,
+    second_sum,
+    second_rows,
+    second_columns,
+    BR: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """Column sums of two matrices, blocks of columns one after the other."""
+    block = tl.program_id(0)
+    blocks = tl.cdiv(first_columns, BC)
+    if block < blocks:
+        _sum_rows(first, first_sum, first_rows, first_columns, block * BC, BR, BC)
+    else:
+        _sum_rows(second, second_sum, second_rows, second_columns, (block - blocks) * BC, BR, BC)

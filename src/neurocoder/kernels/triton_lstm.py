@@ -1,6 +1,7 @@
 """Triton kernels for the composition network: all J steps of an LSTM cell whose input stays the same.
 
-One program takes a block of inputs and keeps hidden state, cell and weights on chip. Layout: steps first, (J, N, ...).
+One program takes a block of inputs and keeps hidden state, cell and weights on chip. Layout: steps first, (J, N, ...);
+beside each state stands a one, so that products with states have the bias and its gradient too.
 Gates are in the order input, forget, cell, output. `HP` is the hidden size padded to a power of two of at least 16.
 Products use the matrix units in three passes, which keeps float32's accuracy.
 """
@@ -42,10 +43,11 @@ def lstm_forward_kernel(
     N,
     J: tl.constexpr,
     H: tl.constexpr,
+    W: tl.constexpr,
     HP: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Writes states (J, N, H), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H)."""
+    """Writes states and a one (J, N, W), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H)."""
     n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     h = tl.arange(0, HP)
     inside = (n[:, None] < N) & (h[None, :] < H)
@@ -65,7 +67,11 @@ def lstm_forward_kernel(
         cell = f * cell + i * g
         state = tl.where(inside, o * tanh(cell), 0.0)
         row = (j * N + n[:, None]) * H + h[None, :]
-        tl.store(states + row, state, mask=inside)
+        state_row = (j * N + n[:, None]) * W
+        tl.store(states + state_row + h[None, :], state, mask=inside)
+        rest = H + tl.arange(0, 4)[None, :]
+        one = tl.zeros((BN, 4), dtype=tl.float32) + tl.where(rest == H, 1.0, 0.0)
+        tl.store(states + state_row + rest, one, mask=(n[:, None] < N) & (rest < W))
         tl.store(cells + row, cell, mask=inside)
         gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
         tl.store(gates + gate_row, i, mask=inside)
@@ -83,64 +89,105 @@ def lstm_forward_kernel(
 def lstm_backward_kernel(
     grad_states,
     recurrent,
+    states,
     cells,
     gates,
-    grad_gates,
     grad_projected,
     stride,
+    shares,
     N,
     J: tl.constexpr,
     H: tl.constexpr,
+    W: tl.constexpr,
+    GATE: tl.constexpr,
+    PAD: tl.constexpr,
     HP: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Writes the gradients before the non-linearities (J, N, 4, H), and their sum over the steps (N, 4, H), the latter
-    with a row stride."""
-    n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
-    h = tl.arange(0, HP)
-    inside = (n[:, None] < N) & (h[None, :] < H)
-    zero = tl.zeros((BN, HP), dtype=tl.float32)
+    """From the gradient of the states (J, N, W): that of the input signal (N, 4, H), with a row stride,
+    and each program's share of the sums over inputs: the gradients of the recurrent weight (4, H, H), of the input's
+    bias (4, H) and of the gate's, a row of 4HH + 4H + 1; without the first for a single step.
+
+    With GATE the column after the input signal holds the gradient of the gate's logit. PAD columns at the end of the
+    projection are set to zero.
+    """
+    h, pad = tl.arange(0, HP), tl.arange(0, 8)
     if J > 1:
         weight_i = _weight(recurrent, 0, h[:, None], h[None, :], H)
         weight_f = _weight(recurrent, 1, h[:, None], h[None, :], H)
         weight_g = _weight(recurrent, 2, h[:, None], h[None, :], H)
         weight_o = _weight(recurrent, 3, h[:, None], h[None, :], H)
-    grad_hidden, grad_cell = zero, zero
-    sum_i, sum_f, sum_g, sum_o = zero, zero, zero, zero
-    for back in range(J):
-        j = J - 1 - back
-        row = (j * N + n[:, None]) * H + h[None, :]
-        gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
-        i = tl.load(gates + gate_row, mask=inside, other=0.0)
-        f = tl.load(gates + gate_row + H, mask=inside, other=0.0)
-        g = tl.load(gates + gate_row + 2 * H, mask=inside, other=0.0)
-        o = tl.load(gates + gate_row + 3 * H, mask=inside, other=0.0)
-        squashed = tanh(tl.load(cells + row, mask=inside, other=0.0))
-        before = zero
-        if j > 0:
-            before = tl.load(cells + row - N * H, mask=inside, other=0.0)
-        grad_hidden += tl.load(grad_states + row, mask=inside, other=0.0)
-        grad_cell += grad_hidden * o * (1 - squashed * squashed)
-        into_i = grad_cell * g * i * (1 - i)
-        into_f = grad_cell * before * f * (1 - f)
-        into_g = grad_cell * i * (1 - g * g)
-        into_o = grad_hidden * squashed * o * (1 - o)
-        tl.store(grad_gates + gate_row, into_i, mask=inside)
-        tl.store(grad_gates + gate_row + H, into_f, mask=inside)
-        tl.store(grad_gates + gate_row + 2 * H, into_g, mask=inside)
-        tl.store(grad_gates + gate_row + 3 * H, into_o, mask=inside)
-        sum_i += into_i
-        sum_f += into_f
-        sum_g += into_g
-        sum_o += into_o
-        if J > 1:
-            grad_cell = grad_cell * f
-            grad_hidden = tl.dot(into_i, weight_i, input_precision="tf32x3")
-            grad_hidden = tl.dot(into_f, weight_f, acc=grad_hidden, input_precision="tf32x3")
-            grad_hidden = tl.dot(into_g, weight_g, acc=grad_hidden, input_precision="tf32x3")
-            grad_hidden = tl.dot(into_o, weight_o, acc=grad_hidden, input_precision="tf32x3")
-    total = n[:, None] * stride + h[None, :]
-    tl.store(grad_projected + total, sum_i, mask=inside)
-    tl.store(grad_projected + total + H, sum_f, mask=inside)
-    tl.store(grad_projected + total + 2 * H, sum_g, mask=inside)
-    tl.store(grad_projected + total + 3 * H, sum_o, mask=inside)
+    matrix, vector = tl.zeros((HP, HP), dtype=tl.float32), tl.zeros((HP,), dtype=tl.float32)
+    into_weight_i, into_weight_f, into_weight_g, into_weight_o = matrix, matrix, matrix, matrix
+    into_bias_i, into_bias_f, into_bias_g, into_bias_o = vector, vector, vector, vector
+    into_gate = tl.zeros((BN,), dtype=tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(N, BN), tl.num_programs(0)):
+        n = (block * BN + tl.arange(0, BN)).to(tl.int64)
+        inside = (n[:, None] < N) & (h[None, :] < H)
+        zero = tl.zeros((BN, HP), dtype=tl.float32)
+        grad_hidden, grad_cell = zero, zero
+        sum_i, sum_f, sum_g, sum_o = zero, zero, zero, zero
+        for back in range(J):
+            j = J - 1 - back
+            row = (j * N + n[:, None]) * H + h[None, :]
+            gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
+            i = tl.load(gates + gate_row, mask=inside, other=0.0)
+            f = tl.load(gates + gate_row + H, mask=inside, other=0.0)
+            g = tl.load(gates + gate_row + 2 * H, mask=inside, other=0.0)
+            o = tl.load(gates + gate_row + 3 * H, mask=inside, other=0.0)
+            squashed = tanh(tl.load(cells + row, mask=inside, other=0.0))
+            before = zero
+            if j > 0:
+                before = tl.load(cells + row - N * H, mask=inside, other=0.0)
+            state_row = (j * N + n[:, None]) * W + h[None, :]
+            grad_hidden += tl.load(grad_states + state_row, mask=inside, other=0.0)
+            grad_cell += grad_hidden * o * (1 - squashed * squashed)
+            into_i = grad_cell * g * i * (1 - i)
+            into_f = grad_cell * before * f * (1 - f)
+            into_g = grad_cell * i * (1 - g * g)
+            into_o = grad_hidden * squashed * o * (1 - o)
+            sum_i += into_i
+            sum_f += into_f
+            sum_g += into_g
+            sum_o += into_o
+            if J > 1:
+                grad_cell = grad_cell * f
+                grad_hidden = tl.dot(into_i, weight_i, input_precision="tf32x3")
+                grad_hidden = tl.dot(into_f, weight_f, acc=grad_hidden, input_precision="tf32x3")
+                grad_hidden = tl.dot(into_g, weight_g, acc=grad_hidden, input_precision="tf32x3")
+                grad_hidden = tl.dot(into_o, weight_o, acc=grad_hidden, input_precision="tf32x3")
+                if j > 0:
+                    state = tl.load(states + state_row - N * W, mask=inside, other=0.0)
+                    into_weight_i = tl.dot(tl.trans(into_i), state, acc=into_weight_i, input_precision="tf32x3")
+                    into_weight_f = tl.dot(tl.trans(into_f), state, acc=into_weight_f, input_precision="tf32x3")
+                    into_weight_g = tl.dot(tl.trans(into_g), state, acc=into_weight_g, input_precision="tf32x3")
+                    into_weight_o = tl.dot(tl.trans(into_o), state, acc=into_weight_o, input_precision="tf32x3")
+        total = n[:, None] * stride + h[None, :]
+        tl.store(grad_projected + total, sum_i, mask=inside)
+        tl.store(grad_projected + total + H, sum_f, mask=inside)
+        tl.store(grad_projected + total + 2 * H, sum_g, mask=inside)
+        tl.store(grad_projected + total + 3 * H, sum_o, mask=inside)
+        into_bias_i += tl.sum(sum_i, axis=0)
+        into_bias_f += tl.sum(sum_f, axis=0)
+        into_bias_g += tl.sum(sum_g, axis=0)
+        into_bias_o += tl.sum(sum_o, axis=0)
+        end = grad_projected + n * stride + 4 * H
+        if GATE:
+            into_gate += tl.load(end, mask=n < N, other=0.0)
+        if PAD > 0:
+            pads = end[:, None] + GATE + pad[None, :]
+            tl.store(pads, tl.zeros((BN, 8), dtype=tl.float32), mask=(n[:, None] < N) & (pad[None, :] < PAD))
+    square: tl.constexpr = 4 * H * H if J > 1 else 0
+    share = shares + tl.program_id(0) * (square + 4 * H + 1)
+    if J > 1:
+        at, within = share + h[:, None] * H + h[None, :], (h[:, None] < H) & (h[None, :] < H)
+        tl.store(at, into_weight_i, mask=within)
+        tl.store(at + H * H, into_weight_f, mask=within)
+        tl.store(at + 2 * H * H, into_weight_g, mask=within)
+        tl.store(at + 3 * H * H, into_weight_o, mask=within)
+    biases = share + square + h
+    tl.store(biases, into_bias_i, mask=h < H)
+    tl.store(biases + H, into_bias_f, mask=h < H)
+    tl.store(biases + 2 * H, into_bias_g, mask=h < H)
+    tl.store(biases + 3 * H, into_bias_o, mask=h < H)
+    tl.store(share + square + 4 * H, tl.sum(into_gate, axis=0))

@@ -1,7 +1,7 @@
 """The main job in two minutes: on MNIST, Neurocoders against a linear classifier of no fewer parameters.
 
 A Neurocoder reads a fixed random projection of the image to 200 numbers and composes its 200 x 10 weight for each
-image from six slots. Run as `python -m neurocoder.lab.demo`.
+image from six slots. Run as `neurocoder demo`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +23,14 @@ from torch.nn.functional import cross_entropy
 import neurocoder as nc
 
 from .data import mnist
-from .figures import attention_patterns
+from .experiments.digits import pixels
+from .experiments.digits_attention import examples
+from .experiments.digits_variants import program
+from .networks.linear import PIXELS, PROJECTED, Projected, random_projection
+from .plots import style
+from .plots.digits import attention_grid
 
-EPOCHS, BATCH, LEARNING_RATE, PROJECTED = 12, 128, 5e-3, 200
+EPOCHS, BATCH, LEARNING_RATE = 12, 128, 5e-3
 
 
 class Result(NamedTuple):
@@ -38,37 +43,17 @@ class Result(NamedTuple):
     seconds: float
 
 
-class Projected(nn.Module):
-    """A layer behind a fixed random projection of the flattened image."""
-
-    projection: Tensor
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.register_buffer("projection", torch.randn(784, PROJECTED) / 784**0.5)
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, 784) -> (N, 10)"""
-        return self.layer(x @ self.projection)
-
-
 def neurocoder(steps: int) -> nn.Module:
     """P = 6, K = 2, H = 3, an LSTM of 6: at most 7,176 parameters, where the linear classifier has 7,850."""
-    config = nc.ProgramConfig(slots=6, key_dim=2, steps=steps, heads=3, least_used=2, hidden=6, residual=False)
-    return Projected(nc.Linear(PROJECTED, 10, program=config))
+    layer = nc.Linear(PROJECTED, 10, program=program(steps, heads=3, hidden=6))
+    return Projected(layer, random_projection())
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "linear classifier": lambda: nn.Linear(784, 10),
+    "linear classifier": lambda: nn.Linear(PIXELS, 10),
     "Neurocoder, J=1": lambda: neurocoder(1),
     "Neurocoder, J=5": lambda: neurocoder(5),
 }
-
-
-def pixels(digits: mnist.Digits) -> Tensor:
-    """Flattened images (N, 784) of zero mean and unit variance over the training set."""
-    return (digits.images.flatten(1).float() / 255 - 0.1307) / 0.3081
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, seed: int, epochs: int, advance: Callable[[], None]) -> None:
@@ -115,13 +100,21 @@ def table(results: list[Result]) -> Table:
     return rows
 
 
-def main() -> None:
+def attention(model: nn.Module, digits: mnist.Digits) -> list[list[list[float]]]:
+    """Mean attention over `M_U` of each digit's images (10, r, P)."""
+    with torch.no_grad(), nc.record(model) as trace:
+        model(pixels(digits))
+    (programs,) = trace.values()
+    return [programs.u[digits.labels == digit].mean(0).tolist() for digit in range(10)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m neurocoder.lab.demo", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="neurocoder demo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="of the start, the projection and the shuffling")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the training images")
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder for the figure")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.epochs < 1:
         parser.error(f"--epochs must be at least 1, got {arguments.epochs}")
     torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
@@ -130,9 +123,9 @@ def main() -> None:
     console.print(table(results))
     digits = mnist.load(False)
     models = {result.name: result.model for result in results if isinstance(result.model, Projected)}
-    arguments.output.mkdir(parents=True, exist_ok=True)
     target = arguments.output / "attention.png"
-    attention_patterns(models, pixels(digits), digits, target)
+    rows = {name.replace(", ", "\n"): attention(model, digits) for name, model in models.items()}
+    style.save(attention_grid(examples(), rows), target)
     console.print(f"Attention of each digit over the slots of M_U: {os.path.relpath(target)}")
 
 

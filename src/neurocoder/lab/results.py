@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
-from ..version import __version__
+from .files import replacing
 
 FORMAT = 1
+_KINDS = {"seed": int, "config": dict, "parameters": dict, "metrics": dict, "history": list, "observations": dict}
 
 
 class Damaged(ValueError):
-    """A file that is not a record."""
+    """A file that is not what its name says."""
 
 
 @dataclass
@@ -32,7 +27,8 @@ class Record:
     seed: int
     config: dict[str, Any]
     loop: str
-    """How it was trained: `plain`, `graph` (one CUDA graph a step) or `stacked` (with other seeds, as one model)."""
+    """How it was trained: `plain`, `graph` (a step is one CUDA graph) or `stacked` (with other seeds, as one model; on
+    a GPU as a graph too)."""
     device: str
     precision: str
     processes: int
@@ -46,20 +42,15 @@ class Record:
     observations: dict[str, Any]
     """What figures need of the trained model."""
     seconds: float
-    """Wall time of training and evaluation, over all parts of a resumed run."""
+    """Wall time of training and evaluation, over all parts of a resumed run; of all seeds where they were stacked."""
     environment: dict[str, str] = field(default_factory=dict)
     """Commit, versions, hardware."""
     format: int = FORMAT
 
     def write(self, target: Path) -> None:
-        """Under a temporary name, then renamed."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
+        """Whole or not at all."""
+        with replacing(target) as temporary:
             temporary.write_text(json.dumps(asdict(self), indent=1, allow_nan=True) + "\n")
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     @classmethod
     def read(cls, source: Path) -> Record:
@@ -68,46 +59,16 @@ class Record:
             content = json.loads(source.read_text())
             if content["format"] != FORMAT:
                 raise Damaged(f"{source} has format {content['format']!r}, this version reads {FORMAT}")
+            for name, kind in _KINDS.items():
+                if not isinstance(content[name], kind):
+                    raise TypeError(f"{name} is not a {kind.__name__}")
             return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
+        except Damaged:
+            raise
         except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, Damaged):
-                raise
             raise Damaged(f"{source} is not a record: {type(error).__name__}: {error}") from None
 
 
-def environment(device: torch.device, commit: str | None = None) -> dict[str, str]:
-    """Where a run ran."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    return {
-        "commit": commit or os.environ.get("NEUROCODER_COMMIT") or current_commit(),
-        "neurocoder": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "hardware": name,
-        "threads": str(torch.get_num_threads()),
-    }
-
-
-def processor() -> str:
-    """The name of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def current_commit() -> str:
-    """Of the checkout that this file belongs to, with `+` where it was changed; `unknown` outside one."""
-    folder = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    try:
-        commit = git("rev-parse", "--short=12", "HEAD")
-        return f"{commit}{'+' if git('status', '--porcelain', '--untracked-files=no') else ''}" if commit else "unknown"
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
+def plain(config: Any) -> dict[str, Any]:
+    """A config dataclass as its record has it: what JSON makes of it."""
+    return json.loads(json.dumps(asdict(config)))

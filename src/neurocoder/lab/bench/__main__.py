@@ -31,7 +31,7 @@ class Job(NamedTuple):
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(prog="python -m neurocoder.lab.bench", description=(__doc__ or "").strip())
+    parser = argparse.ArgumentParser(prog="neurocoder bench", description=(__doc__ or "").strip())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="the small cases, shortly; into results/bench-quick")
     parser.add_argument("--cases", nargs="+", metavar="CASE", help="only these; without --growth, no growth either")
@@ -94,7 +94,7 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
     todo = pending(chosen, how, log)
     if not todo:
         return True
-    machine = records.environment(device, chosen.commit)
+    machine = records.describe(device, chosen.commit)
     log(f"{machine['hardware']['name']}, torch {machine['versions']['torch']}, commit {machine['commit'][:12]}")
     if device == "cpu" and (machine["hardware"]["load"] or 0) > 0.5:
         log(f"other programs keep this machine busy (load {machine['hardware']['load']}): times will be uncertain")

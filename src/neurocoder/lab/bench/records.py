@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-import neurocoder as nc
+from .. import environment
+from ..files import replacing, set_aside
 
 Record = dict[str, Any]
 SCHEMA = 1
@@ -56,39 +54,10 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    """The answer of git about the folder of this code, or None."""
-    try:
-        here = Path(__file__).parent
-        answer = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
-
-
-def processor() -> str:
-    """The CPU's name."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def environment(device: str, commit: str | None) -> Record:
+def describe(device: str, commit: str | None) -> Record:
     """What ran where: versions, hardware, and the commit (with whether the code differs from it)."""
-    source = Path(nc.__file__).parent
-    changed = _git("status", "--porcelain", "--", str(source))
-    hardware: Record = {"cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    cpu = environment.processor()
+    hardware: Record = {"cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     hardware["load"] = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -99,15 +68,10 @@ def environment(device: str, commit: str | None) -> Record:
             **hardware,
         }
     return {
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "triton": _version("triton"),
-            "neurocoder": nc.__version__,
-        },
-        "hardware": {"name": hardware.get("gpu", hardware["cpu"]), **hardware},
-        "commit": _git("rev-parse", "HEAD") or commit or "unknown",
-        "dirty": None if changed is None else bool(changed),
+        "versions": environment.versions(),
+        "hardware": {"name": hardware.get("gpu", cpu), **hardware},
+        "commit": environment.commit(commit),
+        "dirty": environment.changed(),
     }
 
 
@@ -117,14 +81,9 @@ def now() -> str:
 
 
 def write(path: Path, record: Record) -> None:
-    """Write under a temporary name and rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Write whole or not at all."""
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _repetitions(seconds: Any) -> bool:
@@ -161,9 +120,7 @@ def read(path: Path, log: Callable[[str], None]) -> Record | None:
         problem = str(error)
     if problem is None:
         return record
-    aside = path.with_name(path.name + ".damaged")
-    os.replace(path, aside)
-    log(f"damaged record {path} ({problem}), set aside as {aside.name}")
+    log(f"damaged record {path} ({problem}), set aside as {set_aside(path).name}")
     return None
 
 

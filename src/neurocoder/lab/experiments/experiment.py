@@ -33,7 +33,8 @@ class Stream(Protocol):
 
     def batch(self, step: Tensor) -> Batch:
         """Batch number `step`, a whole number of shape () on the device, of the block. All batches have one shape; the
-        first dimension of each tensor counts examples. No wait for the device."""
+        first dimension of each tensor counts examples. No wait for the device: `tensor.index_select(0, step.view(1))`,
+        since `tensor[step]` reads `step` on the host."""
 
 
 @dataclass
@@ -66,8 +67,8 @@ class Experiment(Protocol):
     """As in `neurocoder run NAME`."""
     title: ClassVar[str]
     Config: ClassVar[type]
-    """A frozen dataclass that checks itself; the docstring of each field is its help on the command line. It says how to
-    train and on what; a variant says which model."""
+    """A frozen dataclass that checks itself; the docstring of each field is its help on the command line. It says how
+    to train and on what; a variant says which model."""
     presets: ClassVar[Mapping[str, Any]]
     """Configurations by name: `paper`, `best`, `smoke`."""
     seeds: ClassVar[Mapping[str, Sequence[int]]]

@@ -1,0 +1,75 @@
+"""The `neurocoder` command."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+
+NEEDED = ("tyro", "rich", "matplotlib", "scipy", "lightning_fabric")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from . import command
+
+    return command.run(arguments)
+
+
+def _list(arguments: Sequence[str]) -> int:
+    from . import command
+
+    return command.table(arguments)
+
+
+def _report(arguments: Sequence[str]) -> int:
+    from . import command
+
+    return command.report(arguments)
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    from .bench.__main__ import main
+
+    return main(arguments)
+
+
+def _demo(arguments: Sequence[str]) -> int:
+    from .demo import main
+
+    main(arguments)
+    return 0
+
+
+COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
+    "run": (_run, "train an experiment: all its variants and seeds, or some"),
+    "report": (_report, "tables and figures from the records, beside the paper's"),
+    "list": (_list, "experiments, presets and what they run"),
+    "bench": (_bench, "what program layers cost beside plain ones"),
+    "demo": (_demo, "the main job in two minutes: digits"),
+}
+
+
+def usage() -> str:
+    """What `--help` prints."""
+    lines = [f"  {name:8}{about}" for name, (_, about) in COMMANDS.items()]
+    return "\n".join(["usage: neurocoder COMMAND [options]", "", *lines, "", "neurocoder COMMAND --help says more."])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    try:
+        if name not in COMMANDS:
+            raise ValueError(f"command must be among {', '.join(COMMANDS)}, got {name!r}")
+        missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
+        if missing:
+            raise ValueError(f"the lab needs {', '.join(missing)}: pip install 'neurocoder[lab]'")
+        return COMMANDS[name][0](arguments)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,242 @@
+"""`neurocoder run`, `list` and `report`: from the command line to what they call."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from . import launch, runs
+from .experiments import EXPERIMENTS, Experiment, load
+from .progress import display
+from .runs import Setup, Unit, format_seeds
+
+T = TypeVar("T")
+
+PRESETS = {
+    "best": "our own settings",
+    "paper": "the paper's hyper-parameters",
+    "smoke": "a minute, to see that everything works",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to run. The defaults suit one machine."""
+
+    experiment: tyro.conf.Positional[str]
+    """Its name (see `neurocoder list`), or package.module:Class for one of your own."""
+    preset: str = "best"
+    """Where the settings below start from: best, paper or smoke."""
+    seeds: str | None = None
+    """Such as 0-9 or 0,3,5; the preset's if not given."""
+    variants: str = "*"
+    """Names or patterns, with commas between."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """Of the arithmetic; parameters stay in float32."""
+    loop: Literal["auto", "plain", "graph", "stacked"] = "auto"
+    """plain; graph: each step is one CUDA graph (auto, on a GPU); stacked: all seeds of a variant as one model."""
+    output: Path = Path("results")
+    """Folder of the records."""
+    jobs: int = 1
+    """Runs side by side, each in a process of its own."""
+    resume: bool = False
+    """Continue interrupted runs from their checkpoints."""
+    again: bool = False
+    """Do finished and interrupted runs anew."""
+    checkpoint_seconds: float = 60.0
+    """Between checkpoints."""
+    cluster: str | None = None
+    """Spread the runs over a Ray cluster: its address, or auto for the one at hand."""
+    devices: int = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    """Devices on each node that share one run (DDP)."""
+    nodes: int = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    """Machines that share one run."""
+    data_root: Path | None = None
+    """Folder of the data sets; else NEUROCODER_DATA, else what the package holds."""
+
+    def __post_init__(self) -> None:
+        for name in ("jobs", "devices", "nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if not self.checkpoint_seconds >= 0:
+            raise ValueError(f"--checkpoint-seconds must be at least 0, got {self.checkpoint_seconds}")
+        if self.resume and self.again:
+            raise ValueError("--resume continues runs, --again starts them over: give one of them")
+        if self.data_root is not None and not self.data_root.is_dir():
+            raise ValueError(f"--data-root must be a folder, got {self.data_root}")
+        ways = [("--jobs", self.jobs > 1), ("--cluster", bool(self.cluster)), ("--devices", self._processes > 1)]
+        if sum(used for _, used in ways) > 1:
+            raise ValueError(f"{' and '.join(name for name, used in ways if used)} cannot be combined")
+        if self._processes > 1 and self.loop in ("graph", "stacked"):
+            raise ValueError(f"--loop must be plain over several devices, got {self.loop}")
+
+    @property
+    def _processes(self) -> int:
+        return self.devices * self.nodes
+
+    def setup(self, gpu: bool) -> Setup:
+        """With what is automatic settled, where there is a GPU or not."""
+        device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
+        if device == "cuda" and not gpu:
+            raise ValueError("--device must be cpu where there is no GPU, got cuda")
+        if device == "cpu" and self.loop == "graph":
+            raise ValueError("--loop graph needs a GPU, got --device cpu")
+        graph = device == "cuda" and self._processes == 1
+        loop = ("graph" if graph else "plain") if self.loop == "auto" else self.loop
+        return Setup(
+            output=self.output,
+            device=device,
+            precision=self.precision,
+            loop=loop,
+            devices=self.devices,
+            nodes=self.nodes,
+            resume=self.resume,
+            again=self.again,
+            interval=self.checkpoint_seconds,
+        )
+
+
+def parse(kind: type[T], arguments: Sequence[str], name: str, about: str) -> T:
+    """The command line as a dataclass; what is wrong with it becomes a `ValueError` of one line."""
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            flags = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+            return tyro.cli(kind, prog=f"neurocoder {name}", description=about, args=list(arguments), config=flags)
+    except SystemExit as end:
+        if not end.code:
+            raise
+    raise ValueError(f"{_message(told.getvalue())} (neurocoder {name} --help)")
+
+
+def _message(box: str) -> str:
+    """What tyro's box says between its title and the next rule."""
+    rows = [line.strip("│| ") for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()]
+    rules = [index for index, row in enumerate(rows) if row.startswith("╭") or (row and set(row) <= set("─-╰╯+"))]
+    message = " ".join(rows[rules[0] + 1 : rules[1]]) if len(rules) > 1 else " ".join(rows)
+    return message.removeprefix("Error parsing options: ").removeprefix("Error parsing config: ").strip()
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0-2,5` -> 0, 1, 2, 5."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
+            raise ValueError(f"--seeds must be like 0-9 or 0,3,5, got {text!r}")
+        seeds += range(int(first), int(last or first) + 1)
+    return sorted(set(seeds))
+
+
+def choose(variants: Sequence[str], wish: str) -> list[str]:
+    """The variants that match the patterns, in their order."""
+    patterns = [pattern.strip() for pattern in wish.split(",")]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in variants):
+            raise ValueError(f"--variants must match some of {', '.join(variants)}, got {pattern!r}")
+    return [name for name in variants if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
+    """What `run` was asked for: the options, the experiment, and its config."""
+    if list(arguments) in (["-h"], ["--help"]):
+        parse(Options, arguments, "run", f"Train an experiment: {', '.join(EXPERIMENTS)}.")
+    if not arguments or arguments[0].startswith("-"):
+        raise ValueError("experiment must be given first: neurocoder run EXPERIMENT [options]")
+    experiment = load(arguments[0])
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--preset", nargs="?", default="best")
+    preset = early.parse_known_args(list(arguments))[0].preset
+    if preset not in experiment.presets:
+        raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {preset!r}")
+    fields: list[Any] = [("options", Options), ("config", experiment.Config, experiment.presets[preset])]
+    kind = dataclasses.make_dataclass("Wish", fields)
+    wish: Any = parse(kind, arguments, "run", experiment.title)
+    return wish.options, experiment, wish.config
+
+
+def run(arguments: Sequence[str]) -> int:
+    """`neurocoder run`; the exit status."""
+    chosen, experiment, config = options(arguments)
+    if chosen.data_root is not None:
+        os.environ["NEUROCODER_DATA"] = str(chosen.data_root.resolve())
+    root = os.environ.get("NEUROCODER_DATA")
+    if root and not Path(root).is_dir():
+        raise ValueError(f"NEUROCODER_DATA must be a folder of data sets, got {root}")
+    seeds = list(experiment.seeds[chosen.preset]) if chosen.seeds is None else parse_seeds(chosen.seeds)
+    setup = chosen.setup(launch.connect(chosen.cluster) if chosen.cluster else torch.cuda.is_available())
+    groups = [tuple(seeds)] if setup.loop == "stacked" else [(seed,) for seed in seeds]
+    units = [
+        Unit(chosen.experiment, experiment.name, chosen.preset, config, variant, group)
+        for variant in choose(experiment.variants(config), chosen.variants)
+        for group in groups
+    ]
+    return _sweep(units, setup, chosen)
+
+
+def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
+    """Do what is not finished, in the chosen way; the exit status."""
+    fabric = setup.fabric() if setup.processes > 1 else None
+    first = fabric is None or fabric.is_global_zero
+    todo = runs.pending(units, setup, _note) if first else []
+    if fabric is not None:
+        todo = fabric.broadcast(todo)  # all processes do the same
+    skipped = sum(len(unit.seeds) for unit in units) - sum(len(unit.seeds) for unit in todo)
+    with display(len(todo), skipped, first) as shown:
+        if chosen.cluster:
+            signal = launch.cluster(todo, setup, shown)
+        elif chosen.jobs > 1:
+            signal = launch.processes(todo, setup, chosen.jobs, shown)
+        else:
+            signal = launch.here(todo, setup, fabric or setup.fabric(), shown)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    if not first:
+        return 0
+    print(f"{shown.conclude()}; records in {setup.output / units[0].name / chosen.preset}", flush=True)
+    if signal:
+        print("interrupted: the same command with --resume goes on from here", file=sys.stderr)
+        return 128 + signal
+    return 1 if shown.failures else 0
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(arguments: Sequence[str]) -> int:
+    """`neurocoder list`; the exit status."""
+    argparse.ArgumentParser(prog="neurocoder list", description="Experiments and presets.").parse_args(list(arguments))
+    rows = Table("experiment", "preset", "variants", "seeds", "what for")
+    for name in EXPERIMENTS:
+        experiment = load(name)
+        for preset, config in experiment.presets.items():
+            variants, seeds = experiment.variants(config), format_seeds(experiment.seeds[preset])
+            rows.add_row(name, preset, str(len(variants)), seeds, PRESETS.get(preset, ""))
+        rows.add_section()
+    Console().print(rows)
+    return 0
+
+
+def report(arguments: Sequence[str]) -> int:
+    """`neurocoder report`; the exit status."""
+    from . import report as reports
+
+    about = "Tables and figures from the records, beside the paper's numbers."
+    return reports.main(parse(reports.Options, arguments, "report", about)) or 0

@@ -1,0 +1,74 @@
+"""Where the code runs: commit, versions, hardware."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+import neurocoder as nc
+
+
+def git(*arguments: str) -> str | None:
+    """The answer of git about the folder of this code, or None."""
+    try:
+        here = Path(__file__).parent
+        answer = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def commit(given: str | None = None) -> str:
+    """Of the checkout that this code belongs to; outside one, the given one or that in `NEUROCODER_COMMIT`."""
+    return git("rev-parse", "HEAD") or given or os.environ.get("NEUROCODER_COMMIT") or "unknown"
+
+
+def changed() -> bool | None:
+    """Whether the package differs from the commit; None outside a checkout."""
+    answer = git("status", "--porcelain", "--", str(Path(nc.__file__).parent))
+    return None if answer is None else bool(answer)
+
+
+def version(package: str) -> str | None:
+    """Of an installed package, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """Of what decides a result."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": version("triton"),
+        "neurocoder": nc.__version__,
+    }
+
+
+def processor() -> str:
+    """The CPU's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def describe(device: torch.device) -> dict[str, str]:
+    """Everything, as a run's record has it; a commit with changes ends in `+`."""
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    return {
+        "commit": commit() + ("+" if changed() else ""),
+        **{name: found for name, found in versions().items() if found is not None},
+        "hardware": hardware,
+        "threads": str(torch.get_num_threads()),
+    }

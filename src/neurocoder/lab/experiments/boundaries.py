@@ -1,0 +1,85 @@
+"""How well a signal inside the network tells where chunks begin.
+
+The network is fed `(x_t, y_{t-1})`. That a chunk begins at t0 can show in the network at two times: at t0, since chunks
+begin at the same places x in every sequence, so that the network may learn where; and at t0 + 1, when the first y of
+the chunk is fed. These two times of each chunk are told from the rest of it by a score, the higher the better. The
+first chunk is left out: there the network starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata  # type: ignore[import-untyped]  # scipy ships no type stubs
+from torch import Tensor
+
+Scores = NDArray[np.float64]
+
+
+def auc(positive: Scores, negative: Scores) -> float:
+    """The chance that a positive scores higher than a negative, ties counted half; nan where either is missing."""
+    if not len(positive) or not len(negative):
+        return math.nan
+    ranks = rankdata(np.concatenate((positive, negative)))[: len(positive)]
+    return float((ranks.mean() - (len(positive) + 1) / 2) / len(negative))
+
+
+def rank_correlation(first: Scores, second: Scores) -> float:
+    """Spearman's; nan where one of them is constant."""
+    ranks = [rankdata(values) for values in (first, second)]
+    return math.nan if any(np.ptp(r) == 0 for r in ranks) else float(np.corrcoef(*ranks)[0, 1])
+
+
+def change(signal: Tensor) -> Scores:
+    """Distance from the time before: (N, T, ...) -> (N, T), 0 at the first time."""
+    distance = signal.diff(dim=1).flatten(2).norm(dim=-1).double().cpu().numpy()
+    return np.pad(distance, ((0, 0), (1, 0)))
+
+
+class Positions:
+    """A score (N, T) by its position in chunks of `points` points, the first chunk left out."""
+
+    def __init__(self, score: Scores, points: int) -> None:
+        if points < 4 or score.shape[1] < 2 * points:
+            raise ValueError(f"score must have two chunks of 4 points or more, got points={points}, {score.shape=}")
+        self.chunks = score[:, points:].reshape(-1, points)
+        self.pairs = self.chunks[:, : points // 2 * 2].reshape(len(self.chunks), -1, 2).max(-1)
+
+    def at(self, position: int) -> float:
+        """AUC of the score at position 0 or 1 of a chunk against positions 2 and on."""
+        return auc(self.chunks[:, position], self.chunks[:, 2:].ravel())
+
+    def either(self, which: NDArray[np.bool_] | slice = slice(None)) -> float:
+        """AUC of the maximum over positions 0 and 1, of some chunks, against that over 2 and 3, 4 and 5, ... of all."""
+        return auc(self.pairs[which, 0], self.pairs[:, 1:].ravel())
+
+
+def judge(scores: Mapping[str, Scores], points: int) -> dict[str, dict[str, float]]:
+    """What each score (N, T) tells of the beginnings of chunks; `jump` is among the scores.
+
+    Returns:
+        for each score the AUC `first` (at the first point of a chunk), `second` (one later), `either` (the maximum of
+        both), `quiet` (the same at the half of the chunks where y jumps least), and `jump_correlation`, its rank
+        correlation with the jump of y
+    """
+    jumps = Positions(scores["jump"], points)
+    quiet = jumps.chunks[:, 1] <= np.median(jumps.chunks[:, 1])
+    found = {name: Positions(score, points) for name, score in scores.items()}
+    return {
+        name: {
+            "first": score.at(0),
+            "second": score.at(1),
+            "either": score.either(),
+            "quiet": score.either(quiet),
+            "jump_correlation": rank_correlation(score.chunks.ravel(), jumps.chunks.ravel()),
+        }
+        for name, score in found.items()
+    }
+
+
+def reaction(score: Scores, points: int) -> list[float]:
+    """Mean of a score (N, T) at each position in a chunk, the first chunk left out (points,)."""
+    return Positions(score, points).chunks.mean(0).tolist()

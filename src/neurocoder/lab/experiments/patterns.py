@@ -1,0 +1,201 @@
+"""What the attention over `M_U` does with images of ten classes: means, distinct patterns, decisions.
+
+A pattern is a group of similar attention vectors of one component, found by k-means (Euclidean distance, the vectors as
+they are). Groups can always be formed; they are *distinct* where the mean silhouette is at least 0.5, "a reasonable
+structure" after Kaufman and Rousseeuw (1990). Without that the attention varies from image to image as a continuum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, linkage  # type: ignore[import-untyped]  # scipy ships no type stubs
+from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+import neurocoder as nc
+
+Array = NDArray[np.float64]
+Groups = NDArray[np.int64]
+
+COMPONENTS = 3
+"""How many of the first components are grouped, as in the paper's Figure 4."""
+MOST = 6
+"""Patterns are counted up to here."""
+DISTINCT = 0.5
+"""The mean silhouette from which groups count as distinct."""
+SAMPLE = 1_000
+"""Vectors that form the groups; the silhouette takes all their distances."""
+STILL = 1e-3
+"""Attention whose standard deviation is below this share of its norm is the same for every image."""
+
+
+def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """What the figures and tables show of the model's one program layer.
+
+    Args:
+        x: images (N, d_in)
+        y: their classes (N,), 0 to 9
+
+    Returns:
+        `mean`, `deviation` (10, r, P): of the attention over each digit's images
+        `top_slot`, `top_share` (10, r): the slot that most often has the largest attention, and for which share of the
+            digit's images
+        `components`: for each of the first three what `find` found
+        `paths` (10, 2^components): how many of each digit's images follow which of the two patterns in each component,
+            the first component's choice being the highest bit
+        `bits`: what paths tell of the digit
+    """
+    with torch.no_grad(), nc.record(model) as trace:
+        model(x)
+    (programs,) = trace.values()
+    attention = programs.u.double().cpu().numpy()
+    digits = y.cpu().numpy()
+    by_digit = [attention[digits == digit] for digit in range(10)]
+    slots = attention.shape[-1]
+    votes = np.stack([(found.argmax(-1)[..., None] == np.arange(slots)).mean(0) for found in by_digit])
+    components, path = [], np.zeros(len(digits), np.int64)
+    for vectors in attention.swapaxes(0, 1)[:COMPONENTS]:
+        found, groups = find(vectors)
+        components.append(found)
+        path = 2 * path + groups
+    paths = np.stack([np.bincount(path[digits == digit], minlength=1 << len(components)) for digit in range(10)])
+    return {
+        "images": len(digits),
+        "mean": rounded([found.mean(0) for found in by_digit]),
+        "deviation": rounded([found.std(0) for found in by_digit]),
+        "top_slot": votes.argmax(-1).tolist(),
+        "top_share": rounded(votes.max(-1)),
+        "components": components,
+        "paths": paths.tolist(),
+        "bits": round(information(paths), 4),
+    }
+
+
+def find(vectors: Array) -> tuple[dict[str, Any], Groups]:
+    """The patterns of one component.
+
+    Args:
+        vectors: attention (N, P)
+
+    Returns:
+        `count`: how many distinct patterns
+        `silhouettes`: for 2, 3, ... patterns
+        `best`, `two`: the patterns with the largest silhouette, distinct or not, and exactly two; each with `centres`
+            and `deviations` (k, P), the `share` of images of each, largest first, and the share of the variance that
+            they `explain`
+        and, of the two, which one each image follows (N,)
+    """
+    spread = float(np.sqrt(((vectors - vectors.mean(0)) ** 2).sum(-1).mean()))
+    still = spread <= STILL * float(np.linalg.norm(vectors.mean(0)))
+    sample = vectors[:: -(-len(vectors) // SAMPLE)]
+    tree, distances = linkage(sample, "ward"), cdist(sample, sample)
+    grouped = {k: group(sample, fcluster(tree, k, "maxclust")) for k in range(2, MOST + 1)}
+    silhouettes = {k: silhouette(distances, groups) for k, groups in grouped.items()}
+    best = max(silhouettes, key=lambda k: silhouettes[k])
+    two = follow(vectors, means_of(sample, grouped[2]))
+    return {
+        "count": best if silhouettes[best] >= DISTINCT and not still else 1,
+        "silhouettes": rounded([silhouettes[k] for k in sorted(silhouettes)]),
+        "best": describe(vectors, follow(vectors, means_of(sample, grouped[best]))),
+        "two": describe(vectors, two),
+    }, two
+
+
+def means_of(vectors: Array, groups: Groups) -> Array:
+    """The centre of each group (k, P)."""
+    return np.stack([vectors[groups == index].mean(0) for index in range(groups.max() + 1)])
+
+
+def group(vectors: Array, start: Groups) -> Groups:
+    """k-means from the groups of Ward's method, so that nothing is drawn; a group that runs empty is dropped."""
+    groups = np.unique(start, return_inverse=True)[1]
+    for _ in range(100):
+        nearest = np.unique(cdist(vectors, means_of(vectors, groups)).argmin(1), return_inverse=True)[1]
+        if np.array_equal(nearest, groups):
+            break
+        groups = nearest
+    return groups
+
+
+def follow(vectors: Array, centres: Array) -> Groups:
+    """The number of the nearest centre (N,), centres numbered anew from the one with most followers."""
+    nearest = np.unique(cdist(vectors, centres).argmin(1), return_inverse=True)[1]
+    order = np.argsort(-np.bincount(nearest), kind="stable")
+    return np.argsort(order)[nearest]
+
+
+def silhouette(distances: Array, groups: Groups) -> float:
+    """The mean of (b - a) / max(a, b): a the mean distance to one's own group, b to the nearest other group.
+
+    A vector that is alone in its group counts 0; so does all of it where there is one group.
+    """
+    kinds, sizes = np.unique(groups, return_counts=True)
+    if len(kinds) < 2:
+        return 0.0
+    own = np.searchsorted(kinds, groups)
+    sums = distances @ np.eye(len(kinds))[own]
+    rows = np.arange(len(groups))
+    a = sums[rows, own] / np.maximum(sizes[own] - 1, 1)
+    others = sums / sizes
+    others[rows, own] = np.inf
+    b = others.min(1)
+    values = (b - a) / np.maximum(np.maximum(a, b), np.finfo(np.float64).tiny)
+    return float(np.where(sizes[own] > 1, values, 0.0).mean())
+
+
+def describe(vectors: Array, groups: Groups) -> dict[str, Any]:
+    """The groups in numbers that a record can hold."""
+    centres = means_of(vectors, groups)
+    total = ((vectors - vectors.mean(0)) ** 2).sum()
+    within = ((vectors - centres[groups]) ** 2).sum()
+    return {
+        "centres": rounded(centres),
+        "deviations": rounded([vectors[groups == index].std(0) for index in range(len(centres))]),
+        "share": rounded(np.bincount(groups) / len(groups)),
+        "explain": round(float(1 - within / total), 4) if total > 0 else 0.0,
+    }
+
+
+def information(paths: Groups) -> float:
+    """Mutual information of path and digit, in bits, from how often they meet (digits, paths).
+
+    Ten equally frequent digits have 3.32 bits; three decisions tell 3 at most.
+    """
+    joint = paths / paths.sum()
+    independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+    met = joint > 0
+    return float((joint[met] * np.log2(joint[met] / independent[met])).sum())
+
+
+class Turns(NamedTuple):
+    """The way of one digit through the binary tree: the path that most of its images follow."""
+
+    patterns: tuple[int, ...]
+    """0 or 1 in each component: the first or the second of the two patterns."""
+    shares: tuple[float, ...]
+    """Of the images that took all turns before, the share that takes this one."""
+
+    @property
+    def whole(self) -> float:
+        """The share of the digit's images that take every turn."""
+        return math.prod(self.shares)
+
+
+def turns(paths: Sequence[int]) -> Turns:
+    """Of one digit, from how many of its images follow each path (2^components)."""
+    depth, most = len(paths).bit_length() - 1, max(range(len(paths)), key=lambda path: paths[path])
+    ahead = [sum(paths[(most >> left) << left : ((most >> left) + 1) << left]) for left in range(depth, -1, -1)]
+    patterns = tuple(most >> left & 1 for left in range(depth - 1, -1, -1))
+    return Turns(patterns, tuple(after / before for before, after in pairwise(ahead)))
+
+
+def rounded(values: Any) -> Any:
+    """Nested lists with four decimals: more than any figure shows."""
+    return np.round(np.asarray(values, np.float64), 4).tolist()

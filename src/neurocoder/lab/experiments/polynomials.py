@@ -1,0 +1,127 @@
+"""Auto-regression over polynomials that change (paper, section 4.2, Figures 5 and 6).
+
+At each time a GRU is fed `(x_t, y_{t-1})` and its output layer predicts `y_t`. The output layer is a plain one, a
+HyperNet's, or a Neurocoder's without residual. The network sees x / 5, at which the polynomials are evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+import neurocoder as nc
+
+from ..data.polynomials import PolynomialStream
+from ..results import Record
+from ..sections import Section
+from . import polynomials_sections
+from .experiment import Batch, Task
+from .polynomials_held_out import HeldOut
+from .polynomials_variants import MODELS, SETTINGS, family, join, split
+
+BLOCK = 100
+"""Batches of training data drawn at once."""
+
+
+@dataclass(frozen=True)
+class PolynomialsConfig:
+    """How to train, and on which sequences."""
+
+    iterations: int = 10_000
+    """Training steps, each on fresh sequences."""
+    batch: int = 128
+    """Sequences in a training step."""
+    learning_rate: float = 1e-3
+    """Of Adam, at the start. The paper names none."""
+    decay: Literal["none", "cosine"] = "none"
+    """How the learning rate goes on: constant, or to zero along half a cosine."""
+    chunks: int = 5
+    """Polynomials in a sequence; twice as many in the variants named `doubled`, which have sequences twice as long."""
+    points: int = 20
+    """Points of each polynomial."""
+    noise: float = 0.1
+    """Standard deviation of the Gaussian noise on y in the variants named `noise`; y itself has 0.81."""
+    evaluate_every: int = 100
+    """Training steps between evaluations."""
+    held_out: int = 1024
+    """Sequences to evaluate on."""
+    validation: bool = False
+    """Evaluate on other held-out sequences: to choose settings on, so that the report's stay unseen."""
+
+    def __post_init__(self) -> None:
+        least = {"iterations": 1, "batch": 1, "chunks": 2, "points": 4, "evaluate_every": 1, "held_out": 3}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+        for name in ("learning_rate", "noise"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+        if self.decay not in ("none", "cosine"):
+            raise ValueError(f"decay must be 'none' or 'cosine', got {self.decay!r}")
+
+    def factor(self, step: int) -> float:
+        """Of the learning rate at a training step."""
+        return 1.0 if self.decay == "none" else 0.5 + 0.5 * math.cos(math.pi * step / self.iterations)
+
+
+class Polynomials:
+    """Predicting sequences of polynomial chunks with a GRU."""
+
+    name: ClassVar[str] = "polynomials"
+    title: ClassVar[str] = "Auto-regression over polynomials that change"
+    Config: ClassVar[type] = PolynomialsConfig
+    presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
+        "paper": PolynomialsConfig(),
+        "best": PolynomialsConfig(learning_rate=3e-3, decay="cosine"),
+        "smoke": PolynomialsConfig(
+            iterations=40, batch=16, learning_rate=1e-2, chunks=3, points=8, evaluate_every=10, held_out=64
+        ),
+    }
+    seeds: ClassVar[Mapping[str, Sequence[int]]] = {"paper": range(5), "best": range(5), "smoke": range(1)}
+
+    def variants(self, config: PolynomialsConfig) -> list[str]:
+        """Every model in every setting."""
+        return [join(model, setting) for setting in SETTINGS for model in MODELS]
+
+    def build(self, config: PolynomialsConfig, variant: str, seed: int, device: torch.device) -> Task:
+        """A network of one seed, on sequences of the same seed."""
+        name, setting = split(variant)
+        sequences = family(setting, config.chunks, config.points, config.noise)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model = MODELS[name].build()
+        held_out = HeldOut(sequences, config.held_out, config.validation, device)
+
+        def optimiser(parameters: Iterable[Tensor], rate: float | Tensor) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, rate, fused=True, capturable=device.type == "cuda")
+
+        return Task(
+            model=model.to(device),
+            stream=PolynomialStream(sequences, config.batch, min(BLOCK, config.iterations), seed, device),
+            loss=loss,
+            optimiser=optimiser,
+            learning_rate=config.learning_rate,
+            schedule=config.factor,
+            steps=config.iterations,
+            evaluate_every=config.evaluate_every,
+            evaluate=held_out.evaluate,
+            observe=held_out.observe,
+        )
+
+    def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+        """Figures 5 and 6, with their numbers."""
+        return polynomials_sections.sections(records, paper)
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean square error over all times, plus `a * L_o`."""
+    inputs, y = batch
+    return mse_loss(model(inputs), y) + nc.auxiliary_loss(model)

@@ -1,0 +1,128 @@
+"""What attention tells of the beginnings of chunks (Figure 6): tables, figures and words, from records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from ..plots import polynomials as plots
+from ..results import Record
+from ..sections import Cell, Ours, Plot, Section, Table
+from .polynomials_runs import Runs, family_of, first_of, median_run, programs_of, title
+from .polynomials_variants import MODELS
+
+
+def beginnings(settings: Sequence[Runs]) -> Section:
+    """Figure 6; at least one setting has a Neurocoder."""
+    shown = next(runs for runs in settings if programs_of(runs))
+    pictured = [model for model in ("multi", "single-3" if "single-3" in shown else "single-2") if model in shown]
+    return Section(
+        title="Attention and the beginnings of chunks (Figure 6)",
+        text=[
+            "Does attention follow the polynomials? A signal that changes more at the beginning of a chunk than "
+            "elsewhere tells where chunks begin. Its AUC is the chance that it changes more at one of the first two "
+            "points of a chunk (where x, then y, shows that it has begun) than at two neighbours from the rest of a "
+            "chunk; 0.5 is chance. The jump of y itself, which the network is fed, is the measure to beat; quiet "
+            "beginnings are the half of them at which y jumps least.",
+            *(told(runs) for runs in settings if programs_of(runs)),
+        ],
+        tables=[auc_table(runs) for runs in settings],
+        plots=[
+            Plot(
+                "attention",
+                "Above, the attention over M_U that forms the first component; in the middle, how far it moves from "
+                "one time to the next, over the largest such move; below, prediction and truth. Chunks begin at the "
+                f"dashed lines. For each model the seed with the median error; the first held-out sequence "
+                f"({title(shown)}).",
+                lambda: plots.attention_over_time(
+                    [example(model, median_run(shown[model])) for model in pictured], family_of(first_of(shown)).points
+                ),
+            ),
+            Plot(
+                "auc",
+                "How well a signal tells the beginnings of chunks: means, a dot for each seed. The dotted line is the "
+                "jump of y, the same for all models.",
+                lambda: plots.boundary_auc({title(runs): auc_panel(runs) for runs in settings}),
+            ),
+            Plot(
+                "reaction",
+                f"Change at each position in the chunk over its mean from the third position on ({title(shown)}).",
+                lambda: plots.reactions(reaction_panels(shown)),
+            ),
+        ],
+    )
+
+
+def judged(records: Sequence[Record], signal: str, measure: str = "either") -> list[float]:
+    """A measure of `boundaries.judge`, for each seed."""
+    return [record.observations["boundaries"][signal][measure] for record in records]
+
+
+def told(runs: Runs) -> str:
+    """What the attention of each Neurocoder tells, beside the jump of y."""
+    listed = "; ".join(
+        f"{MODELS[model].title} {fmean(judged(records, 'attention')):.3f} "
+        f"(quiet beginnings {fmean(judged(records, 'attention', 'quiet')):.3f}, "
+        f"state of its GRU {fmean(judged(records, 'state')):.3f})"
+        for model, records in ((model, runs[model]) for model in programs_of(runs))
+    )
+    alone = first_of(runs).observations["boundaries"]["jump"]
+    jump = f"The jump of y alone: {alone['either']:.3f} ({alone['quiet']:.3f})."
+    compared = ""
+    singles = [model for model in programs_of(runs) if model != "multi"]
+    if "multi" in runs and singles:
+        multi = fmean(judged(runs["multi"], "attention"))
+        best = max(fmean(judged(runs[model], "attention")) for model in singles)
+        compared = (
+            f"Multi-step attention tells the beginnings {'better' if multi > best else 'no better'} than single-step."
+        )
+    return " ".join(filter(None, (f"{title(runs)}, AUC of the first component's attention: {listed}.", jump, compared)))
+
+
+def auc_table(runs: Runs) -> Table:
+    """A row for each signal of each model."""
+    measures = ("either", "quiet", "first", "second", "jump_correlation")
+    rows: list[Sequence[Cell]] = []
+    for model, records in runs.items():
+        for signal, words in plots.SIGNALS.items():
+            if signal in records[0].observations["boundaries"] and signal != "jump":
+                cells = (Ours(judged(records, signal, measure), 3) for measure in measures)
+                rows.append((MODELS[model].title, words.replace("\n", " "), *cells))
+    jump = first_of(runs).observations["boundaries"]["jump"]
+    rows.append(("none", "jump of y", *(f"{jump[measure]:.3f}" for measure in measures)))
+    return Table(
+        title=f"AUC of beginnings of chunks, {title(runs)}",
+        headings=("model", "signal", "AUC", "quiet", "at t0", "at t0 + 1", "rank correlation with the jump"),
+        rows=rows,
+        caption="A chunk begins at t0, and its first y is fed at t0 + 1. Of attention and state the change counts.",
+    )
+
+
+def auc_panel(runs: Runs) -> dict[str, dict[str, list[float]]]:
+    """By model and signal, an AUC for each seed."""
+    return {
+        MODELS[model].title: {signal: judged(records, signal) for signal in records[0].observations["boundaries"]}
+        for model, records in runs.items()
+    }
+
+
+def reaction_panels(runs: Runs) -> dict[str, dict[str, list[Any]]]:
+    """Attention's and state's change by position, for models that have them."""
+    panels: dict[str, dict[str, list[Any]]] = {}
+    for signal, words in (("attention", "attention, first component"), ("state", "state of the GRU")):
+        panels[words] = {
+            MODELS[model].title: [np.array(record.observations["reaction"][signal]) for record in records]
+            for model, records in runs.items()
+            if signal in records[0].observations["reaction"]
+        }
+    return panels
+
+
+def example(model: str, record: Record) -> plots.Example:
+    """The first held-out sequence as this run sees it."""
+    kept = record.observations["examples"]
+    y, prediction, attention = (np.array(kept[name][0]) for name in ("y", "prediction", "attention"))
+    return plots.Example(MODELS[model].title, attention, y, prediction)

@@ -1,0 +1,80 @@
+"""Networks over polynomial sequences, looked at on sequences that they were not trained on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import neurocoder as nc
+
+from ..data.polynomials import Family, generator, network_input
+from ..networks.gru import Regressor
+from . import boundaries
+
+PART = 256
+"""Sequences that go through a network at once: a program layer keeps some r * P numbers for each point."""
+EXAMPLES = 3
+"""Sequences kept whole in a record, for the figures."""
+
+
+class HeldOut:
+    """Fixed sequences on the device: the same for every model, seed and device."""
+
+    def __init__(self, family: Family, count: int, validation: bool, device: torch.device) -> None:
+        sample = family.sample(count, generator("validation" if validation else "test", 0))
+        self.family, self.floor = family, family.realised_floor(sample)
+        self.y = sample.y.to(device)
+        self.inputs = network_input(family.places().to(device, torch.float32), self.y)
+        self.first = family.first_points().to(device)
+
+    def errors(self, predictions: Tensor) -> Tensor:
+        """Square errors (N, T)."""
+        return (predictions.double() - self.y).square()
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Mean square error; the same above the first-point floor; at the first points of chunks and at the rest."""
+        by_time = self.errors(torch.cat([model(part) for part in self.inputs.split(PART)])).mean(0)
+        means = by_time.mean(), by_time[self.first].mean(), by_time[~self.first].mean()
+        mse, first, rest = torch.stack(means).tolist()
+        return {"mse": mse, "above_floor": mse - self.floor, "first_points": first, "rest": rest}
+
+    def observe(self, model: nn.Module) -> dict[str, Any]:
+        """Error by position in the chunk, how signals in the network tell the beginnings of chunks, and examples."""
+        assert isinstance(model, Regressor)
+        predictions: list[Tensor] = []
+        found: defaultdict[str, list[boundaries.Scores]] = defaultdict(list)
+        attention = None
+        for part in self.inputs.split(PART):
+            states = model.gru(part)
+            predictions.append(model.output(states).squeeze(-1))
+            found["state"].append(boundaries.change(states))
+            if isinstance(model.output, nc.Linear):
+                u = model.output.programs(states).u  # (N, T, r, P)
+                found["attention"].append(boundaries.change(u[:, :, 0]))
+                found["attention_all"].append(boundaries.change(u))
+                attention = u[:EXAMPLES, :, 0] if attention is None else attention
+        prediction, points = torch.cat(predictions), self.family.points
+        surprise = self.errors(prediction).sqrt().roll(1, dims=1)
+        found["jump"].append(boundaries.change(self.inputs[..., 1:]))
+        found["surprise"].append(surprise.cpu().numpy())
+        scores = {name: np.concatenate(parts) for name, parts in found.items()}
+        return {
+            "by_position": self.errors(prediction).view(-1, points).mean(0).tolist(),
+            "boundaries": boundaries.judge(scores, points),
+            "reaction": {name: boundaries.reaction(score, points) for name, score in scores.items()},
+            "floor": self.floor,
+            "examples": {
+                "y": rounded(self.y[:EXAMPLES]),
+                "prediction": rounded(prediction[:EXAMPLES]),
+                "attention": None if attention is None else rounded(attention),
+            },
+        }
+
+
+def rounded(values: Tensor) -> list[Any]:
+    """For a record that people may open; changes of attention from one time to the next are small."""
+    return np.round(values.double().cpu().numpy(), 6).tolist()

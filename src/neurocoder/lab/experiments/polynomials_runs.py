@@ -1,0 +1,52 @@
+"""Records of the polynomials experiment, by setting and model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..data.polynomials import Family
+from ..results import Record
+from .polynomials_variants import MODELS, family, join, split
+
+Runs = dict[str, list[Record]]
+"""Of one setting: by model, in the order of the tables, a record for each seed."""
+PROGRAMS = ("single-2", "single-3", "multi")
+"""The Neurocoders among the models."""
+
+
+def runs_of(records: Iterable[Record], setting: str) -> Runs:
+    """The records of a setting."""
+    found = {model: [r for r in records if r.variant == join(model, setting)] for model in MODELS}
+    return {model: sorted(runs, key=lambda r: r.seed) for model, runs in found.items() if runs}
+
+
+def programs_of(runs: Runs) -> list[str]:
+    """The Neurocoders that were run."""
+    return [model for model in runs if model in PROGRAMS]
+
+
+def first_of(runs: Runs) -> Record:
+    """Any record of a setting."""
+    return next(iter(runs.values()))[0]
+
+
+def family_of(record: Record) -> Family:
+    """The sequences of a record."""
+    sizes = {name: record.config[name] for name in ("chunks", "points", "noise")}
+    return family(split(record.variant)[1], **sizes)
+
+
+def title(runs: Runs) -> str:
+    """A setting in words."""
+    sequences = family_of(first_of(runs))
+    return f"{sequences.chunks} polynomials" + (f", noise {sequences.noise:g}" if sequences.noise else "")
+
+
+def final(records: Sequence[Record], metric: str = "above_floor") -> list[float]:
+    """A metric after the last step, for each seed."""
+    return [record.metrics[metric] for record in records]
+
+
+def median_run(records: Sequence[Record]) -> Record:
+    """The run with the median error: neither the best nor the worst stands for all."""
+    return sorted(records, key=lambda r: r.metrics["above_floor"])[(len(records) - 1) // 2]

@@ -1,0 +1,155 @@
+"""What the polynomials experiment found: errors (Figure 5), then attention (Figure 6); from records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from ..plots import polynomials as plots
+from ..results import Record
+from ..sections import Cell, Ours, Plot, Section, Table
+from .polynomials_beginnings import beginnings
+from .polynomials_runs import Runs, family_of, final, first_of, programs_of, runs_of, title
+from .polynomials_variants import MODELS, SETTINGS
+
+
+def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+    """Figure 5, and Figure 6 where there is a Neurocoder."""
+    settings = [runs for runs in (runs_of(records, setting) for setting in SETTINGS) if runs]
+    if not settings:
+        return []
+    return [errors(settings, paper), *([beginnings(settings)] if any(map(programs_of, settings)) else [])]
+
+
+def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
+    """Figure 5."""
+    return Section(
+        title="Learning curves (Figure 5)",
+        text=[
+            "Polynomials are evaluated at x / 5, which the networks are fed together with the last y. Nothing "
+            "foretells the first point of a chunk: the best one can do is to predict 0, its mean. What that costs, "
+            "plus the variance of the noise, is the floor that no predictor gets below. Errors are those on held-out "
+            "sequences; above the floor means above what the best prediction of first points costs on the same "
+            "sequences. Chunks begin at the same places x in every sequence: a network can learn to predict 0 there.",
+            *map(verdict, settings),
+        ],
+        tables=[error_table(runs, paper) for runs in settings],
+        plots=[
+            Plot(
+                "learning",
+                "Error above the floor against training iterations: mean of the seeds, their range shaded.",
+                lambda: plots.learning_curves([learning_panel(runs) for runs in settings]),
+            ),
+            Plot(
+                "position",
+                "Mean square error at each position in the chunk. The dotted line is the best linear predictor from "
+                "the earlier points of the chunk, told where chunks begin.",
+                lambda: plots.error_by_position([position_panel(runs) for runs in settings]),
+            ),
+        ],
+    )
+
+
+def verdict(runs: Runs) -> str:
+    """Who is below whom, and where their errors lie."""
+    means = {model: fmean(final(records)) for model, records in runs.items()}
+    listed = ", ".join(f"{MODELS[model].title} {mean:.5f}" for model, mean in means.items())
+    words = [f"{title(runs)}, error above the floor: {listed}."]
+    programs = programs_of(runs)
+    rivals = [model for model in runs if model not in programs]
+    if rivals and programs:
+        best = min(rivals, key=means.__getitem__)
+        below = [model for model in programs if means[model] < means[best]]
+        names = " and ".join(MODELS[model].title for model in rivals)
+        if len(below) == len(programs):
+            words.append(f"Every Neurocoder is below {names}.")
+        elif below:
+            others = ", ".join(MODELS[model].title for model in programs if model not in below)
+            words.append(f"Below {names}: {', '.join(MODELS[model].title for model in below)}; not below: {others}.")
+        else:
+            words.append(f"No Neurocoder is below {MODELS[best].title}.")
+    shares = ", ".join(f"{MODELS[model].title} {first_share(records):.0%}" for model, records in runs.items())
+    words.append(f"Of these errors lie at first points of chunks, where 0 was not predicted: {shares}.")
+    return " ".join(words)
+
+
+def first_share(records: Sequence[Record]) -> float:
+    """Which share of the error above the floor is made at the first points of chunks."""
+    sequences = family_of(records[0])
+    rest = (fmean(final(records, "rest")) - sequences.noise**2) * (sequences.points - 1) / sequences.points
+    return 1 - rest / fmean(final(records))
+
+
+def mean_curve(records: Sequence[Record]) -> list[tuple[float, float]]:
+    """Step, and error above the floor as the mean of the seeds."""
+    histories = [record.history for record in records]
+    return [
+        (entries[0]["step"], fmean(entry["above_floor"] for entry in entries))
+        for entries in zip(*histories, strict=False)
+    ]
+
+
+def steps_to(records: Sequence[Record], error: float) -> int | None:
+    """The first evaluation at which the seeds' mean error above the floor was no larger than `error`, or None."""
+    return next((int(step) for step, value in mean_curve(records) if value <= error), None)
+
+
+def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
+    """A row for each model, and one for the best linear predictor."""
+    sequences, published = family_of(first_of(runs)), paper.get("parameters", {})
+    target = fmean(final(runs["gru"])) if "gru" in runs else None
+    rows: list[Sequence[Cell]] = []
+    for model, records in runs.items():
+        reached = None if target is None else steps_to(records, target) or "not reached"
+        errors = (Ours(final(records, metric), 5) for metric in ("mse", "above_floor"))
+        first, rest = Ours(final(records, "first_points"), 3), Ours(final(records, "rest"), 5)
+        sizes = records[0].parameters["total"], published.get(MODELS[model].paper)
+        rows.append((MODELS[model].title, *sizes, *errors, first, rest, reached))
+    oracle, floor, begins = sequences.linear_oracle(), sequences.floor(), sequences.first_points()
+    whole, first_error, rest_error = (part.mean().item() for part in (oracle, oracle[begins], oracle[~begins]))
+    numbers = (f"{whole:.5f}", f"{whole - floor:.5f}", f"{first_error:.3f}", f"{rest_error:.5f}")
+    rows.append((plots.ORACLE, None, None, *numbers, None))
+    converged = paper.get("converged_multi_step")
+    return Table(
+        title=f"{title(runs)}, {first_of(runs).config['iterations']:,} iterations",
+        headings=(
+            "model",
+            "parameters",
+            "paper's",
+            "mean square error",
+            "above the floor",
+            "at first points",
+            "at other points",
+            "iterations to GRU's last error",
+        ),
+        rows=rows,
+        caption=f"{sequences.chunks} chunks of {sequences.points} points. The floor is {floor:.5f}, the mean square of "
+        f"y without noise {sequences.deviation() ** 2:.3f}. The linear predictor is a reference, not a bound."
+        + (f" In the paper the multi-step model converged after {converged:,} iterations." if converged else ""),
+    )
+
+
+def learning_panel(runs: Runs) -> plots.Panel:
+    """Learning curves of a setting."""
+    sequences = family_of(first_of(runs))
+    curves = {
+        MODELS[model].title: [np.array([(e["step"], e["above_floor"]) for e in record.history]) for record in records]
+        for model, records in runs.items()
+    }
+    oracle = sequences.linear_oracle().mean().item() - sequences.floor()
+    return plots.Panel(title(runs), curves, np.array(oracle))
+
+
+def position_panel(runs: Runs) -> plots.Panel:
+    """Errors by position in the chunk, counted from 1."""
+    sequences = family_of(first_of(runs))
+    places = np.arange(1, sequences.points + 1)
+    curves = {
+        MODELS[model].title: [np.column_stack((places, record.observations["by_position"])) for record in records]
+        for model, records in runs.items()
+    }
+    oracle = sequences.linear_oracle().view(sequences.chunks, sequences.points).mean(0).numpy()
+    return plots.Panel(title(runs), curves, np.column_stack((places, oracle)))

@@ -1,0 +1,69 @@
+"""The networks over polynomial sequences, and the kinds of sequences: each pair is a variant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import nn
+
+import neurocoder as nc
+
+from ..data.polynomials import Family
+from ..networks.gru import Regressor
+
+
+class Model(NamedTuple):
+    """A network of this experiment."""
+
+    title: str
+    paper: str
+    """Its name in `paper.toml`."""
+    build: Callable[[], Regressor]
+
+
+def neurocoder(gru: int, **sizes: int) -> Regressor:
+    """A GRU with a Neurocoder as output layer, as in the paper: K = 3, l_I = 2, a = 0.1, no residual."""
+    program = nc.ProgramConfig(key_dim=3, least_used=2, orthogonality=0.1, residual=False, **sizes)
+    return Regressor(2, gru, nc.Linear(gru, 1, program=program))
+
+
+MODELS = {
+    "gru": Model("GRU", "original", lambda: Regressor(2, 32, nn.Linear(32, 1))),
+    "hyper": Model(
+        "HyperNet", "hypernet", lambda: Regressor(2, 28, nc.HyperLinear(28, 1, hyper=nc.HyperConfig(hidden=26)))
+    ),
+    "single-2": Model(
+        "single-step (LSTM 2)", "single_step", lambda: neurocoder(16, slots=10, steps=1, heads=15, hidden=2)
+    ),
+    "single-3": Model(
+        "single-step (LSTM 3)", "single_step", lambda: neurocoder(16, slots=10, steps=1, heads=15, hidden=3)
+    ),
+    "multi": Model("multi-step", "multi_step", lambda: neurocoder(8, slots=20, steps=5, heads=1, hidden=10)),
+}
+"""Sizes such that the totals come close to the paper's; it names no size of the LSTM."""
+
+SETTINGS = ("clean", "noise", "doubled")
+"""The sequences; a variant is named by its model, and by its setting unless that is `clean`."""
+
+
+def join(model: str, setting: str) -> str:
+    """The name of a variant."""
+    return model if setting == "clean" else f"{model}-{setting}"
+
+
+def split(variant: str) -> tuple[str, str]:
+    """Model and setting of a variant."""
+    model, setting = variant, "clean"
+    for suffix in SETTINGS[1:]:
+        if variant.endswith(f"-{suffix}"):
+            model, setting = variant.removesuffix(f"-{suffix}"), suffix
+    if model not in MODELS:
+        endings = ", ".join(f"-{suffix}" for suffix in SETTINGS[1:])
+        raise ValueError(f"variant must be one of {', '.join(MODELS)}, or one with {endings}, got {variant!r}")
+    return model, setting
+
+
+def family(setting: str, chunks: int, points: int, noise: float) -> Family:
+    """The sequences of a setting."""
+    return Family(2 * chunks if setting == "doubled" else chunks, points, noise if setting == "noise" else 0.0)

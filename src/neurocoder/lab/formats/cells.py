@@ -1,0 +1,52 @@
+"""Cells of tables, in words that are the same in every format."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..sections import Cell, Ours, Table
+from ..statistics import summary
+
+BLANK = "–"
+LEGEND = (
+    "Ours is mean ± standard deviation over n seeds (95% t-interval of the mean, n); – is not measured or not stated."
+)
+
+
+def ours(cell: Ours) -> tuple[str, str]:
+    """The number, and what stands in brackets behind it."""
+    broken = sum(not math.isfinite(value) for value in cell.values)
+    if broken:
+        return "not finite", f"({broken} of n={len(cell.values)})"
+    if not cell.values:
+        return BLANK, ""
+    found = summary(cell.values)
+
+    def number(value: float) -> str:
+        return f"{value:z,.{cell.digits}f}"
+
+    if found.std is None or found.interval is None:
+        return number(found.mean), "(n=1)"
+    low, high = found.interval
+    return f"{number(found.mean)} ± {number(found.std)}", f"({number(low)} to {number(high)}, n={found.n})"
+
+
+def text(cell: Cell) -> str:
+    """A cell in words."""
+    match cell:
+        case None:
+            return BLANK
+        case Ours():
+            return " ".join(filter(None, ours(cell)))
+        case int():
+            return f"{cell:,}"
+        case float():
+            return f"{cell:.10g}"
+    return cell
+
+
+def numeric(table: Table, column: int) -> bool:
+    """Whether a column holds numbers, which are aligned on the right. The first names the rows."""
+    words = (row[column] for row in table.rows)
+    return column > 0 and not any(isinstance(word, str) and re.search("[A-Za-z]{2}", word) for word in words)

@@ -1,0 +1,125 @@
+"""One page that holds everything: tables, figures and style; it asks for nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from ..sections import Cell, Ours, Section, Table
+from .cells import LEGEND, numeric, ours, text
+from .chapter import Chapter, Picture
+
+TITLE = "Neurocoder: results beside the paper's"
+LARGEST_VECTOR = 400_000
+"""Bytes of an SVG above which the page shows the pixels instead."""
+STYLE = """
+:root { --paper: #fdfdfc; --ink: #1d2126; --faint: #5c6570; --line: #d9dce0; --tint: #f2f4f6; --link: #0b5cad }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #15181c; --ink: #e4e7ea; --faint: #9aa4af; --line: #363c44; --tint: #1f242a; --link: #7db7f2 } }
+* { box-sizing: border-box }
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 64rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
+h1 { font-size: 1.7rem; line-height: 1.2 } h2 { margin-top: 3rem; padding-top: 1rem; border-top: 2px solid var(--line) }
+h3 { margin-top: 2.2rem } h1, h2, h3 { text-wrap: balance } a { color: var(--link) }
+p, li, figcaption { max-width: 44rem } .faint, .note, figcaption, .interval { color: var(--faint) }
+.note, figcaption { margin: .4rem 0 1.6rem; font-size: .92rem }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .92rem }
+dt { color: var(--faint) } dd { margin: 0; overflow-wrap: anywhere }
+nav ul { padding-left: 1.2rem } code, pre { font: .88em/1.5 ui-monospace, Menlo, Consolas, monospace }
+pre { padding: .7rem .9rem; background: var(--tint); border-radius: 6px }
+pre, .scroll { overflow-x: auto } :focus-visible { outline: 2px solid var(--link) }
+table { margin-top: 1.2rem; border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .94rem }
+caption { padding-bottom: .4rem; text-align: left; font-weight: 600 }
+th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
+th { vertical-align: bottom; font-weight: 600 } thead th { border-bottom: 2px solid var(--line); white-space: normal }
+tbody th { font-weight: 400 } .number { padding-left: 1.2rem; padding-right: 0; text-align: right }
+td.interval { padding: .35rem 0 .35rem .4rem; font-size: .88em }
+figure { margin: 1.6rem 0 }
+img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px }
+@media (max-width: 44rem) { img { max-width: 44rem } h1 { font-size: 1.4rem } }
+"""
+
+
+def words(plain: str) -> str:
+    """Plain words with `code`."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(plain))
+
+
+def cells(content: Cell, kind: str, wide: bool) -> str:
+    """A cell; in a column with numbers of ours two, so that the numbers line up whatever their intervals' widths."""
+    number, rest = ours(content) if isinstance(content, Ours) else (text(content), "")
+    return f"<td{kind}>{words(number)}</td>" + (f'<td class="interval">{rest}</td>' if wide else "")
+
+
+def grid(table: Table) -> str:
+    """A table that scrolls sideways where it is too wide."""
+    columns = range(len(table.headings))
+    kinds = [' class="number"' if numeric(table, column) else "" for column in columns]
+    wide = [column > 0 and any(isinstance(row[column], Ours) for row in table.rows) for column in columns]
+    heads = "".join(
+        f'<th scope="col" colspan="{1 + wide[column]}"{kinds[column]}>{words(table.headings[column])}</th>'
+        for column in columns
+    )
+    rows = ""
+    for row in table.rows:
+        others = "".join(cells(row[column], kinds[column], wide[column]) for column in columns[1:])
+        rows += f'<tr><th scope="row">{words(text(row[0]))}</th>{others}</tr>\n'
+    note = f'\n<p class="note">{words(table.caption)}</p>' if table.caption else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
+        f"<caption>{words(table.title)}</caption>\n"
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>{note}"
+    )
+
+
+def figure(picture: Picture, caption: str) -> str:
+    """A figure inside the page."""
+    vector = len(picture.svg) <= LARGEST_VECTOR
+    kind, content = ("svg+xml", picture.svg) if vector else ("png", picture.png)
+    source = f"data:image/{kind};base64,{b64encode(content).decode()}"
+    image = f'<img alt="{escape(caption)}" width="{picture.width}" src="{source}">'
+    return f'<figure><div class="scroll" tabindex="0">{image}</div><figcaption>{words(caption)}</figcaption></figure>'
+
+
+def anchor(chapter: Chapter, section: int | None = None) -> str:
+    """The name of a place in the page."""
+    return "-".join([chapter.experiment, chapter.preset, *([] if section is None else [str(section + 1)])])
+
+
+def contents(chapters: Sequence[Chapter]) -> Iterator[str]:
+    """Links to every chapter and section."""
+    for chapter in chapters:
+        titles = enumerate(section.title for section in chapter.sections)
+        parts = "".join(f'<li><a href="#{anchor(chapter, i)}">{words(title)}</a></li>' for i, title in titles)
+        head = f"{words(chapter.title)}, preset {words(chapter.preset)}"
+        yield f'<li><a href="#{anchor(chapter)}">{head}</a><ul>{parts}</ul></li>'
+
+
+def part(section: Section, chapter: Chapter, place: str) -> Iterator[str]:
+    """One section."""
+    yield f'<h3 id="{place}">{words(section.title)}</h3>'
+    yield from (f"<p>{words(paragraph)}</p>" for paragraph in section.text)
+    yield from map(grid, section.tables)
+    yield from (figure(chapter.pictures[plot.name], plot.caption) for plot in section.plots)
+
+
+def page(chapters: Sequence[Chapter], facts: dict[str, str]) -> str:
+    """The whole page; `facts` are said at its head."""
+    body = [f"<header><h1>{TITLE}</h1>", f"<p>{words(LEGEND)}</p>", "<dl>"]
+    body += [f"<dt>{words(name)}</dt><dd>{words(fact)}</dd>" for name, fact in facts.items()]
+    body += ["</dl></header>", '<nav aria-label="Contents"><ul>', *contents(chapters), "</ul></nav>", "<main>"]
+    for chapter in chapters:
+        body.append(f'<h2 id="{anchor(chapter)}">{words(chapter.title)}, preset {words(chapter.preset)}</h2>')
+        body.append(f'<p class="faint">{words(chapter.origin)}</p>')
+        body.append(f'<pre tabindex="0">{escape(chr(10).join(chapter.commands))}</pre>')
+        for number, section in enumerate(chapter.sections):
+            body += part(section, chapter, anchor(chapter, number))
+    body.append("</main>")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{TITLE}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+    )

@@ -1,0 +1,65 @@
+"""A training step as one CUDA graph: the host launches one thing a step, and never waits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from lightning_fabric import Fabric
+
+from .experiments import Task
+from .training import Learner, Stepper
+
+WARM_UP = 3
+"""Steps before the capture, in which kernels are compiled and the optimiser makes its state. They are steps like any
+other, so that the result is the same."""
+
+
+class GraphStepper(Stepper):
+    """Takes the steps by replaying a graph; the learning rates of all steps lie on the device.
+
+    On a CPU the same operations run uncaptured.
+    """
+
+    name = "graph"
+
+    def __init__(self, learner: Learner, tasks: Sequence[Task], fabric: Fabric) -> None:
+        task = tasks[0]
+        rates = [task.learning_rate * task.schedule(step) for step in range(task.steps)]
+        self._rates = torch.tensor(rates, dtype=torch.float32, device=fabric.device)
+        self._rate = self._rates[0].clone()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._warm = 0
+        super().__init__(learner, tasks, fabric)
+        self._side = torch.cuda.Stream(fabric.device) if self.clock.is_cuda else None
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        """With its state and learning rate on the device; fused, since only so SGD reads the rate there."""
+        optimiser = self._task.optimiser(self._learner.parameters, self._rate)
+        wanted = {"capturable": True, "fused": True, "foreach": False}
+        for group in optimiser.param_groups:
+            group |= {name: value for name, value in wanted.items() if name in group} | {"lr": self._rate}
+        return optimiser
+
+    def _prepare(self) -> None:
+        self._rate.copy_(self._rates.index_select(0, self.clock.view(1)).view(()))
+
+    def _operations(self) -> None:
+        if self._side is None:
+            super()._operations()
+        elif self._graph is not None:
+            self._graph.replay()
+        elif self._warm < WARM_UP:
+            self._warm += 1
+            self._side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._side), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
+                super()._operations()
+            torch.cuda.current_stream().wait_stream(self._side)
+        else:
+            self.optimiser.zero_grad()  # so that the gradients are made in the graph's own memory
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self._side):
+                super()._operations()
+            self._graph.replay()

@@ -1,0 +1,251 @@
+"""Many runs: one after the other, in several processes, or on a Ray cluster. One that breaks down stops no other."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple, cast
+
+import torch
+from lightning_fabric import Fabric
+
+from . import environment, runs
+from .progress import Display
+from .runs import Outcome, Refused, Setup, Unit
+from .training import Interrupted, TrainingError
+
+
+class Signals:
+    """Notes a request to stop, so that a training can save itself first. A second Ctrl-C stops at once."""
+
+    def __init__(self, *kinds: int) -> None:
+        self._kinds = kinds or (signal.SIGINT, signal.SIGTERM)
+        self._before: dict[int, Any] = {}
+        self.received = 0
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {kind: signal.signal(kind, self._note) for kind in self._kinds}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT == self.received:
+            raise KeyboardInterrupt
+        self.received = number
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line, with its place where it was not foreseen."""
+    if isinstance(error, TrainingError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({os.path.basename(frame.filename)}:{frame.lineno})" for frame in place)
+    return f"{type(error).__name__}: {error}".strip().replace("\n", " ") + where
+
+
+def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) -> int:
+    """One after the other, in this process; the signal that ended it, or 0."""
+    with Signals() as signals:
+        for unit in units:
+            report = partial(display.running, unit) if display.live and fabric.is_global_zero else None
+            try:
+                outcome = runs.perform(unit, setup, fabric, lambda: signals.received, report)
+                if fabric.is_global_zero:
+                    runs.keep(unit, setup, outcome)
+            except Interrupted as interrupt:
+                return interrupt.signal
+            except Exception as error:
+                if fabric.world_size > 1 and not isinstance(error, TrainingError):
+                    raise  # the other processes wait for this one, and cannot go on without it
+                display.failed(unit, reason(error))
+            else:
+                display.done(unit, outcome)
+    return 0
+
+
+def _work(pipe: Connection, setup: Setup, place: Place, live: bool) -> None:
+    """A worker process: does units that come over the pipe until it is closed."""
+    if place.gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = place.gpu
+    torch.set_num_threads(place.threads)
+    fabric = setup.fabric()
+    with Signals(signal.SIGTERM) as signals:
+        while True:
+            try:
+                unit: Unit = pipe.recv()
+            except EOFError:
+                return
+            report = (lambda *progress: pipe.send(progress)) if live else None
+            try:
+                outcome = runs.perform(unit, setup, fabric, lambda: signals.received, report)
+                runs.keep(unit, setup, outcome)
+                pipe.send(outcome)
+            except (Interrupted, BrokenPipeError):
+                return
+            except Exception as error:
+                pipe.send(reason(error))
+
+
+class Place(NamedTuple):
+    """What a worker may use."""
+
+    threads: int
+    gpu: str | None
+
+
+def places(jobs: int, device: str) -> list[Place]:
+    """Cores and GPUs shared out among workers; each has one GPU."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
+    shared = [gpus[index % len(gpus)] if device == "cuda" and gpus else None for index in range(jobs)]
+    return [Place(max(1, cores // jobs), gpu) for gpu in shared]
+
+
+class _Worker:
+    """A worker process and what it does."""
+
+    def __init__(self, setup: Setup, place: Place, live: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.place, self.unit = place, cast(Unit | None, None)
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, setup, place, live), daemon=True)
+        before = signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # inherited: of a Ctrl-C only the first process takes note
+        self._process.start()
+        signal.signal(signal.SIGINT, before)
+        theirs.close()
+
+    def give(self, unit: Unit) -> None:
+        """Something to do."""
+        self.unit = unit
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died, as will be seen
+            self.pipe.send(unit)
+
+    def stop(self) -> None:
+        """Ask it to save and end."""
+        self._process.terminate()
+
+    def end(self) -> str:
+        """Wait until it has ended; how it did."""
+        self.pipe.close()
+        self._process.join()
+        status = self._process.exitcode or 0
+        return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+
+def processes(units: Sequence[Unit], setup: Setup, jobs: int, display: Display) -> int:
+    """In worker processes, each taking one unit after the other; the signal that ended it, or 0."""
+    waiting, workers, free = deque(units), list[_Worker](), places(jobs, setup.device)
+    told = False
+    with Signals() as signals:
+        while waiting or workers:
+            if signals.received and not told:
+                told = True
+                waiting.clear()
+                for worker in workers:
+                    worker.stop()
+            while waiting and free:
+                workers.append(_Worker(setup, free.pop(0), display.live))
+                workers[-1].give(waiting.popleft())
+            for pipe in connection.wait([worker.pipe for worker in workers], timeout=0.2):
+                worker = next(worker for worker in workers if worker.pipe is pipe)
+                alive = _listen(worker, display)
+                if alive and worker.unit is None and waiting:
+                    worker.give(waiting.popleft())
+                elif not alive or worker.unit is None:
+                    workers.remove(worker)
+                    free.append(worker.place)
+                    how = worker.end()
+                    if worker.unit is not None and not told:
+                        display.failed(worker.unit, f"its process ended with {how}")
+    return signals.received
+
+
+def _listen(worker: _Worker, display: Display) -> bool:
+    """Take a message of a worker; whether it is still there."""
+    assert worker.unit is not None
+    try:
+        message = worker.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return False
+    if isinstance(message, tuple):
+        display.running(worker.unit, *message)
+        return True
+    if isinstance(message, Outcome):
+        display.done(worker.unit, message)
+    else:
+        display.failed(worker.unit, message)
+    worker.unit = None
+    return True
+
+
+def connect(address: str) -> bool:
+    """Join a Ray cluster, for `auto` the one at hand or a new one on this machine; whether it has GPUs."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise Refused("--cluster needs ray: pip install 'neurocoder[cluster]'") from None
+    variables = {name: os.environ[name] for name in ("NEUROCODER_DATA", "PYTHONPATH") if name in os.environ}
+    variables["NEUROCODER_COMMIT"] = environment.commit()
+    try:
+        ray.init(
+            None if address == "auto" else address,
+            runtime_env={"env_vars": variables},
+            log_to_driver=False,
+            logging_level="warning",
+        )
+    except (ConnectionError, ValueError) as error:
+        raise Refused(f"--cluster {address}: {error}") from None
+    return bool(ray.cluster_resources().get("GPU"))
+
+
+def _remote(unit: Unit, setup: Setup) -> Outcome | str:
+    """A Ray task: what the run gave, or why it broke down."""
+    try:
+        return runs.perform(unit, setup, setup.fabric(), checkpoints=False)
+    except Exception as error:
+        return reason(error)
+
+
+def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
+    """On the Ray cluster that `connect` joined. The records come back and are written here."""
+    import ray
+
+    kind = ray.remote(num_cpus=1, num_gpus=1 if setup.device == "cuda" else 0, max_retries=1)
+    task = kind(_remote)
+    running = {task.remote(unit, setup): unit for unit in units}
+    with Signals() as signals:
+        while running and not signals.received:
+            for reference in ray.wait(list(running), timeout=0.5)[0]:
+                unit = running.pop(reference)
+                try:
+                    outcome = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    outcome = reason(error)
+                if isinstance(outcome, Outcome):
+                    runs.keep(unit, setup, outcome)
+                    display.done(unit, outcome)
+                else:
+                    display.failed(unit, outcome)
+        for reference in running:
+            ray.cancel(reference, force=True)
+    ray.shutdown()
+    return signals.received

@@ -1,0 +1,1 @@
+"""Main Networks of the experiments."""

@@ -1,0 +1,160 @@
+"""What a sweep shows: bars on a terminal, else one line a run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Task as Row
+from rich.text import Text
+
+from .results import Record
+from .runs import Outcome, Unit
+
+
+def summary(record: Record) -> str:
+    """A finished run in one line."""
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in list(record.metrics.items())[:5])
+    loss = record.history[-1]["loss"]
+    return f"{record.variant} seed {record.seed}: {metrics}, loss {loss:.4g}, {record.seconds:.1f} s"
+
+
+class Display:
+    """Quiet: a line for each run that ended, and a last one. Counts what became of the runs."""
+
+    live = False
+    """Whether it wants to know of every step."""
+
+    def __init__(self, total: int, skipped: int) -> None:
+        self.total, self.skipped, self.finished = total, skipped, 0
+        """Units to do; runs."""
+        self.failures: dict[str, str] = {}
+        self.begun = time.monotonic()
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        """Say something."""
+        print(text, flush=True)
+
+    def running(self, unit: Unit, step: int, steps: int, loss: float) -> None:
+        """A unit has come this far."""
+
+    def done(self, unit: Unit, outcome: Outcome) -> None:
+        """A unit has ended."""
+        for record in outcome.records:
+            self.finished += 1
+            self.line(summary(record))
+        for seed, reason in outcome.failures.items():
+            self._fail(f"{unit.variant} seed {seed}", reason)
+
+    def failed(self, unit: Unit, reason: str) -> None:
+        """A unit has broken down."""
+        self._fail(str(unit), reason)
+
+    def _fail(self, name: str, reason: str) -> None:
+        self.failures[name] = reason
+        self.line(f"{name} failed: {reason}")
+
+    def conclude(self) -> str:
+        """The sweep in one line."""
+        counts = [f"{self.finished} finished"]
+        counts += [f"{self.skipped} finished before"] if self.skipped else []
+        counts += [f"{len(self.failures)} failed ({', '.join(self.failures)})"] if self.failures else []
+        return f"{', '.join(counts)}, {time.monotonic() - self.begun:.1f} s"
+
+
+class _Speed(ProgressColumn):
+    """Steps a second."""
+
+    def render(self, task: Row) -> Text:
+        """As rich asks for it."""
+        return Text(f"{task.speed:.0f} steps/s" if task.fields["steps"] and task.speed else "", "dim")
+
+
+class Bars(Display):
+    """On a terminal: a bar for each running unit, and one for the sweep."""
+
+    live = True
+
+    def __init__(self, total: int, skipped: int) -> None:
+        super().__init__(total, skipped)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[loss]}"),
+            _Speed(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=Console(),
+            speed_estimate_period=120,
+        )
+        self._rows: dict[str, TaskID] = {}
+        self._shares: dict[str, float] = {}
+        self._ended = 0
+        self._sweep = self._bars.add_task("sweep", total=total, count="", loss="", steps=False)
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for row in (*self._rows.values(), self._sweep):
+            self._bars.remove_task(row)
+        self._bars.stop()
+
+    def line(self, text: str) -> None:
+        self._bars.console.print(text, markup=False, highlight=False)
+
+    def running(self, unit: Unit, step: int, steps: int, loss: float) -> None:
+        name = str(unit)
+        if name not in self._rows:
+            self._rows[name] = self._bars.add_task(name, total=steps, count="", loss="", steps=True)
+        self._bars.update(self._rows[name], completed=step, count=f"{step:,}/{steps:,}", loss=f"loss {loss:.4g}")
+        self._shares[name] = step / steps
+        self._advance()
+
+    def done(self, unit: Unit, outcome: Outcome) -> None:
+        self._close(unit)
+        super().done(unit, outcome)
+
+    def failed(self, unit: Unit, reason: str) -> None:
+        self._close(unit)
+        super().failed(unit, reason)
+
+    def _close(self, unit: Unit) -> None:
+        if (row := self._rows.pop(str(unit), None)) is not None:
+            self._bars.remove_task(row)
+        self._shares.pop(str(unit), None)
+        self._ended += 1
+        self._advance()
+
+    def _advance(self) -> None:
+        completed = self._ended + sum(self._shares.values())
+        self._bars.update(self._sweep, completed=completed, count=f"{self._ended}/{self.total}")
+
+
+class Mute(Display):
+    """Where another process of the same run speaks."""
+
+    def line(self, text: str) -> None:
+        pass
+
+
+def display(total: int, skipped: int, first: bool = True) -> Display:
+    """The one that suits where the output goes; only the first of several processes speaks."""
+    if not first:
+        return Mute(total, skipped)
+    return Bars(total, skipped) if sys.stdout.isatty() else Display(total, skipped)

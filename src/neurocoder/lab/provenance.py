@@ -1,0 +1,104 @@
+"""Where records come from: the commands that make them, the commit and the hardware that made them."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .experiments import Experiment
+from .results import Record, plain
+from .runs import format_seeds
+
+
+def changed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
+    """Options of the command line for what differs from the preset; those of nested parts have no prefix."""
+    options: list[str] = []
+    for name, value in config.items():
+        option, usual = name.replace("_", "-"), preset.get(name)
+        if value == usual:
+            continue
+        if isinstance(value, dict):
+            options += changed(value, usual if isinstance(usual, dict) else {})
+        elif isinstance(value, bool):
+            options.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            options += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
+    return options
+
+
+def manner(record: Record) -> list[str]:
+    """Options of the command line for a way of training other than the usual one on that device."""
+    usual = "graph" if record.device == "cuda" and record.processes == 1 else "plain"
+    return [
+        *([] if record.precision == "32-true" else ["--precision", record.precision]),
+        *([] if record.loop == usual else ["--loop", record.loop]),
+        *([] if record.processes == 1 else ["--devices", str(record.processes)]),
+    ]
+
+
+def commands(experiment: Experiment, preset: str, records: Sequence[Record]) -> list[str]:
+    """What to type for records like these: one line for each configuration and choice of seeds."""
+    known = experiment.presets.get(preset)
+    usual = {} if known is None else plain(known)
+    everything = [] if known is None else experiment.variants(known)
+    seeds: dict[tuple[tuple[str, ...], str], set[int]] = defaultdict(set)
+    for record in sorted(
+        records, key=lambda r: everything.index(r.variant) if r.variant in everything else len(everything)
+    ):
+        seeds[tuple(changed(record.config, usual) + manner(record)), record.variant].add(record.seed)
+    variants: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
+    for (options, variant), found in seeds.items():
+        variants[options, format_seeds(found)].append(variant)
+    lines = []
+    for (options, numbers), names in variants.items():
+        chosen = [] if set(names) == set(everything) else ["--variants", ",".join(names)]
+        words = ["neurocoder", "run", experiment.name, "--preset", preset, "--seeds", numbers, *chosen, *options]
+        lines.append(shlex.join(words))
+    return lines
+
+
+def tally(values: Iterable[str]) -> str:
+    """The value that all runs share, or each with its number of runs."""
+    found = Counter(values).most_common()
+    if len(found) == 1:
+        return found[0][0]
+    return "mixed: " + ", ".join(f"{value} ({times} run{'s' * (times > 1)})" for value, times in found)
+
+
+def environment(records: Iterable[Record], name: str) -> str:
+    """One fact about where all runs ran; commits are cut to twelve digits."""
+    found = (record.environment.get(name, "unknown") for record in records)
+    return tally(value[:12] + "+" * value.endswith("+") if name == "commit" else value for value in found)
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that keeps two digits."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def runs(records: Sequence[Record]) -> str:
+    """How many, and their time. Seeds that trained together as one model took theirs together."""
+    times = [record.seconds for record in records if record.loop != "stacked"]
+    times += [seconds for _, seconds in {(r.variant, r.seconds) for r in records if r.loop == "stacked"}]
+    return f"{len(records)} run{'s' * (len(records) > 1)}, {duration(sum(times))} in all"
+
+
+def origin(records: Sequence[Record]) -> str:
+    """One line on all that made the records; says so where it was not the same for all."""
+    facts = {
+        "commit": environment(records, "commit"),
+        "hardware": environment(records, "hardware"),
+        "torch": environment(records, "torch"),
+        "precision": tally(record.precision for record in records),
+        "loop": tally(record.loop for record in records),
+    }
+    notes = [
+        "A commit with + had changes on top." if "+" in facts["commit"] else "",
+        "Not all runs have the same configuration." if any(r.config != records[0].config for r in records) else "",
+    ]
+    line = "; ".join([runs(records), *(f"{name} {fact}" for name, fact in facts.items())])
+    return " ".join([f"{line}.", *filter(None, notes)])

@@ -1,0 +1,152 @@
+"""Tables and figures from records, beside the paper's numbers: on the terminal, as Markdown and as one HTML page."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..version import __version__
+from .experiments import EXPERIMENTS, Experiment, load
+from .files import replacing
+from .formats import html, markdown, text
+from .formats.cells import LEGEND
+from .formats.chapter import Chapter, draw
+from .provenance import commands, environment, origin, runs
+from .results import Damaged, Record
+
+PAPER = Path(__file__).with_name("paper.toml")
+PIPE_WIDTH = 160
+"""Columns for tables where no terminal says how many it has."""
+Groups = dict[tuple[str, str], tuple[Experiment, list[Record]]]
+"""Records by the experiment's name and the preset."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Build tables and figures from the records, beside the paper's numbers."""
+
+    output: Path = Path("results")
+    """Folder of the records: the `--output` of `neurocoder run`."""
+    target: Path = Path("docs/results")
+    """Folder for the Markdown pages, the figures (in `images`) and `report.html`."""
+    experiments: tuple[str, ...] = ()
+    """Only these; all of ours that have records unless given."""
+    presets: tuple[str, ...] = ()
+    """Only these; all that have records unless given."""
+
+
+def paper_numbers() -> dict[str, dict[str, Any]]:
+    """`paper.toml` by experiment, each with its own rows of the tables of hyper-parameters and of parameters."""
+    whole = tomllib.loads(PAPER.read_text())
+    shared = {name: whole.pop(name) for name in ("hyperparameters", "parameters")}
+    return {
+        experiment: part | {name: rows[experiment] for name, rows in shared.items() if experiment in rows}
+        for experiment, part in whole.items()
+    }
+
+
+def gather(options: Options, warn: Callable[[str], None]) -> Groups:
+    """All records that were asked for, in the order of experiments and presets; what is none of ours is warned of."""
+    found: Groups = {}
+    for experiment in map(load, options.experiments or EXPERIMENTS):
+        order = {preset: place for place, preset in enumerate(experiment.presets)}
+        paths = [path for path in (options.output / experiment.name).glob("*/*/seed*.json") if path.stem[4:].isdigit()]
+        for path in sorted(paths, key=lambda p: (order.get(p.parts[-3], len(order)), p.parts[:-1], int(p.stem[4:]))):
+            preset, variant = path.parts[-3:-1]
+            if options.presets and preset not in options.presets:
+                continue
+            try:
+                record = Record.read(path)
+            except (Damaged, OSError) as error:
+                warn(f"{error}; left out")
+                continue
+            says = (record.experiment, record.preset, record.variant, f"seed{record.seed}")
+            if says != (experiment.name, preset, variant, path.stem):
+                warn(f"{path} says that it is {'/'.join(map(str, says))}; left out")
+                continue
+            found.setdefault((experiment.name, preset), (experiment, []))[1].append(record)
+    return found
+
+
+def missing(options: Options) -> str:
+    """What to do where there are no records."""
+    names = options.experiments or tuple(EXPERIMENTS)
+    only = f" with preset {' or '.join(options.presets)}" if options.presets else ""
+    runs = " or ".join(f"`neurocoder run {name} --preset {(options.presets or ('best',))[0]}`" for name in names)
+    return f"no records of {' or '.join(names)} under {options.output}{only}: make some with {runs}"
+
+
+def compose(experiment: Experiment, preset: str, records: Sequence[Record], paper: Mapping[str, Any]) -> Chapter:
+    """Sections with their figures drawn."""
+    sections = experiment.sections(records, paper)
+    return Chapter(
+        experiment=experiment.name,
+        title=experiment.title,
+        preset=preset,
+        origin=origin(records),
+        commands=commands(experiment, preset, records),
+        sections=sections,
+        pictures={
+            plot.name: draw(plot, f"{experiment.name}-{preset}-{plot.name}")
+            for section in sections
+            for plot in section.plots
+        },
+    )
+
+
+def write(target: Path, content: bytes | str) -> None:
+    """Whole or not at all."""
+    with replacing(target) as temporary:
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def facts(records: Sequence[Record]) -> dict[str, str]:
+    """The head of the HTML page: when it was built, from what, and where that was made."""
+    return {
+        "built": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by `neurocoder report`, version {__version__}",
+        "from": runs(records),
+        "commit": environment(records, "commit"),
+        "hardware": environment(records, "hardware"),
+    }
+
+
+def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> None:
+    """Figures, a Markdown page for each experiment, an index to these pages, and the HTML page."""
+    for chapter in chapters:
+        for picture in chapter.pictures.values():
+            write(target / "images" / f"{picture.stem}.svg", picture.svg)
+            write(target / "images" / f"{picture.stem}.png", picture.png)
+    titles = {chapter.experiment: chapter.title for chapter in chapters}
+    for name in titles:
+        write(target / f"{name}.md", markdown.page([one for one in chapters if one.experiment == name], "images"))
+    older = [name for name in EXPERIMENTS if name not in titles and (target / f"{name}.md").exists()]
+    write(target / "README.md", markdown.index(titles | {name: load(name).title for name in older}))
+    write(target / "report.html", html.page(chapters, head))
+
+
+def main(options: Options) -> int:
+    """Write everything under `options.target`, and print the tables; the exit status."""
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    groups = gather(options, lambda line: errors.print(f"warning: {line}"))
+    if not groups:
+        raise FileNotFoundError(missing(options))
+    paper = paper_numbers()
+    chapters = [
+        compose(experiment, preset, records, paper.get(name, {}))
+        for (name, preset), (experiment, records) in groups.items()
+    ]
+    save(chapters, facts([record for _, records in groups.values() for record in records]), options.target)
+    screen = Console(markup=False, highlight=False)
+    if not screen.is_terminal:
+        screen.width = PIPE_WIDTH
+    for chapter in chapters:
+        screen.print(*text.chapter(chapter), sep="\n")
+    screen.print(LEGEND)
+    screen.print(f"Written: {options.target / 'report.html'}; Markdown and figures beside it.", soft_wrap=True)
+    return 0

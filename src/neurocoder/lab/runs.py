@@ -1,0 +1,248 @@
+"""Runs: which are wanted, which are finished, and how one is done, from its checkpoint to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+import neurocoder as nc
+
+from . import environment, results
+from .checkpoints import Checkpoint
+from .experiments import load
+from .files import set_aside
+from .graphs import GraphStepper
+from .results import Damaged, Record
+from .stacked import Stacked
+from .training import Course, Guard, Learner, Report, Single, Stepper, Training
+
+Log = Callable[[str], None]
+
+
+class Refused(ValueError):
+    """A wish that cannot be met; says what to do."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the runs of a sweep are done."""
+
+    output: Path
+    device: str = "cpu"
+    precision: str = "32-true"
+    loop: str = "plain"
+    """`plain`, `graph` or `stacked`."""
+    devices: int = 1
+    nodes: int = 1
+    resume: bool = False
+    again: bool = False
+    interval: float = 60.0
+    """Seconds between checkpoints."""
+
+    @property
+    def processes(self) -> int:
+        """Over which each batch is split."""
+        return self.devices * self.nodes
+
+    def fabric(self) -> Fabric:
+        """The devices. Several processes are started, or, under `torchrun`, joined."""
+        strategy = "ddp" if self.processes > 1 else "auto"
+        fabric = Fabric(
+            accelerator=self.device,
+            devices=self.devices,
+            num_nodes=self.nodes,
+            precision=self.precision,  # type: ignore[arg-type]
+            strategy=strategy,
+        )
+        if self.processes > 1:
+            fabric.launch()
+        return fabric
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is trained in one go: a variant with one seed, or with several as a stacked model."""
+
+    experiment: str
+    """As `experiments.load` takes it."""
+    name: str
+    preset: str
+    config: Any
+    variant: str
+    seeds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.variant} {'seed' if len(self.seeds) == 1 else 'seeds'} {format_seeds(self.seeds)}"
+
+    def folder(self, setup: Setup) -> Path:
+        """Of its records and checkpoints."""
+        return setup.output / self.name / self.preset / self.variant
+
+    def record(self, setup: Setup, seed: int) -> Path:
+        """The file of a finished run."""
+        return self.folder(setup) / f"seed{seed}.json"
+
+    def checkpoint(self, setup: Setup) -> Path:
+        """The file of a running training."""
+        return self.folder(setup) / f"seed{format_seeds(self.seeds)}.checkpoint.safetensors"
+
+    def identity(self, setup: Setup) -> dict[str, Any]:
+        """What a checkpoint must agree in to be continued."""
+        return {
+            "variant": self.variant,
+            "seeds": list(self.seeds),
+            "precision": setup.precision,
+            "loop": setup.loop,
+            "processes": setup.processes,
+            **results.plain(self.config),
+        }
+
+
+@dataclass
+class Outcome:
+    """The records of a unit, and why some seeds have none."""
+
+    records: list[Record]
+    failures: dict[int, str]
+
+
+def format_seeds(seeds: Iterable[int]) -> str:
+    """`0-2,5` for 0, 1, 2, 5."""
+    parts: list[list[int]] = []
+    for seed in sorted(seeds):
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """In words, or empty where there are none."""
+    names = [name for name in old | new if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} is {old.get(name)!r} there and {new.get(name)!r} here" for name in names)
+
+
+def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
+    """The units that are still to be done, without their finished seeds. What is in the way is refused before anything
+    is trained."""
+    wanted = []
+    for unit in units:
+        seeds = tuple(seed for seed in unit.seeds if not _finished(unit, seed, setup, log))
+        if seeds:
+            wanted.append(replace(unit, seeds=seeds))
+    for unit in wanted:
+        _checkpoint(unit, setup, log)
+    return wanted
+
+
+def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> bool:
+    """Whether there is a record that need not be made again."""
+    path = unit.record(setup, seed)
+    interrupted = setup.resume and unit.checkpoint(setup).exists()
+    if setup.again or interrupted or not path.exists():
+        return False
+    try:
+        record = Record.read(path)
+    except Damaged as problem:
+        log(f"damaged record: {problem}; set aside as {set_aside(path).name}, the run is done anew")
+        return False
+    difference = differences(
+        record.config | {"precision": record.precision}, results.plain(unit.config) | {"precision": setup.precision}
+    )
+    if difference:
+        raise Refused(
+            f"{path} has another configuration: {difference}; choose another --output, or replace it with --again"
+        )
+    return True
+
+
+def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
+    """What to go on from, or None to start anew."""
+    path = unit.checkpoint(setup)
+    if setup.again:
+        path.unlink(missing_ok=True)
+    if not path.exists():
+        return None
+    if not setup.resume:
+        raise Refused(
+            f"{path} is a checkpoint of an unfinished run: continue it with --resume, or start over with --again"
+        )
+    try:
+        found = Checkpoint.read(path)
+    except Damaged as problem:
+        log(f"damaged checkpoint: {problem}; set aside as {set_aside(path).name}, the run starts anew")
+        return None
+    difference = differences(found.identity, unit.identity(setup))
+    if difference:
+        raise Refused(
+            f"{path} is of another training: {difference}; run with the same options, or start over with --again"
+        )
+    return found
+
+
+def perform(
+    unit: Unit,
+    setup: Setup,
+    fabric: Fabric,
+    stopped: Callable[[], int] = lambda: 0,
+    report: Report | None = None,
+    checkpoints: bool = True,
+) -> Outcome:
+    """Train a unit, from its checkpoint where there is one."""
+    experiment, path = load(unit.experiment), unit.checkpoint(setup)
+    tasks = [experiment.build(unit.config, unit.variant, seed, fabric.device) for seed in unit.seeds]
+    learner: Learner = Stacked(tasks, fabric) if setup.loop == "stacked" else Single(tasks[0], fabric)
+    captured = setup.loop == "graph" or (setup.loop == "stacked" and fabric.device.type == "cuda")
+    stepper = (GraphStepper if captured else Stepper)(learner, tasks, fabric)
+    training = Training(tasks, learner, stepper, fabric)
+    torch.manual_seed(unit.seeds[0])
+    if checkpoints:
+        start = _checkpoint(unit, setup, lambda _: None) if fabric.is_global_zero and setup.resume else None
+        start = fabric.broadcast(start)
+        if start is not None:
+            training.resume(start.state, start.course)
+
+    def save(state: dict[str, torch.Tensor], course: Course) -> None:
+        if fabric.is_global_zero:
+            Checkpoint(unit.identity(setup), course, state).write(path)
+
+    training.run(Guard(stopped, save if checkpoints else None, setup.interval, report))
+    outcome = Outcome([], {})
+    for index, seed in enumerate(unit.seeds) if fabric.is_global_zero else ():
+        step = training.diverged(index)
+        if step is not None:
+            outcome.failures[seed] = f"the training loss is not finite at step {step}"
+            continue
+        history = training.course.histories[index]
+        record = Record(
+            experiment=unit.name,
+            preset=unit.preset,
+            variant=unit.variant,
+            seed=seed,
+            config=results.plain(unit.config),
+            loop=setup.loop,
+            device=fabric.device.type,
+            precision=setup.precision,
+            processes=fabric.world_size,
+            parameters=nc.count_parameters(tasks[index].model),
+            metrics={name: value for name, value in history[-1].items() if name not in ("step", "loss")},
+            history=history,
+            observations=training.observe(index),
+            seconds=training.course.seconds,
+            environment=environment.describe(fabric.device),
+        )
+        outcome.records.append(record)
+    return outcome
+
+
+def keep(unit: Unit, setup: Setup, outcome: Outcome) -> None:
+    """Write the records and remove the checkpoint."""
+    for record in outcome.records:
+        record.write(unit.record(setup, record.seed))
+    unit.checkpoint(setup).unlink(missing_ok=True)

@@ -1,0 +1,53 @@
+"""Seeds of one configuration as one model: each operation works on all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from .experiments import Batch, Task
+from .training import Objective
+
+
+class Stacked:
+    """Models that differ in the seed alone, their parameters stacked to (n, ...).
+
+    What is minimised is the sum of their losses. Optimisers that work element by element, as SGD and Adam do, then
+    train each as if it were alone.
+    """
+
+    def __init__(self, tasks: Sequence[Task], fabric: Fabric) -> None:
+        self._tasks, self._fabric = tasks, fabric
+        for task in tasks:
+            task.model.train()
+        self._objective = Objective(tasks[0])
+        self._parameters, self._buffers = stack_module_state([task.model for task in tasks])
+        self.parameters: list[Tensor] = [entry for entry in self._parameters.values() if entry.requires_grad]
+        self.tensors: dict[str, Tensor] = self._parameters | self._buffers
+
+    def fill(self, block: int) -> None:
+        for task in self._tasks:
+            task.stream.fill(block)
+
+    def losses(self, position: Tensor) -> Tensor:
+        batches = zip(*(task.stream.batch(position) for task in self._tasks), strict=True)
+        stacked = tuple(torch.stack(tensors) for tensors in batches)
+        with self._fabric.autocast():
+            return vmap(self._loss, randomness="different")(self._parameters, self._buffers, stacked)
+
+    def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch) -> Tensor:
+        """Of one seed, ()."""
+        tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
+        return functional_call(self._objective, tensors, batch)
+
+    @torch.no_grad()
+    def models(self) -> Sequence[nn.Module]:
+        models = [task.model for task in self._tasks]
+        for index, model in enumerate(models):
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.copy_(self.tensors[name][index])
+        return models

@@ -1,0 +1,169 @@
+"""The command line: what it offers, and what it says to wrong input."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+from lines import Lines, outcome, run
+
+from neurocoder.lab import cli, command
+from neurocoder.lab.cli import main
+from neurocoder.lab.experiments import EXPERIMENTS, load
+
+
+def test_help_lists_the_commands(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for name in ("run", "report", "list", "bench", "demo"):
+        assert f"\n  {name} " in said
+    assert main([]) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["run", "lines:Lines", "--preset", "smoke", "--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert "--resume" in said
+    assert "Examples a step. (default: 8)" in said
+    assert "Steps. (default: 4)" in said
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "digits, polynomials" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("rum", "command must be among run, report, list, bench, demo, got 'rum'"),
+        ("run", "experiment must be given"),
+        ("run --seeds 0 digits", "experiment must be given first"),
+        ("run digit", "experiment must be among digits, polynomials, or package.module:Class, got 'digit'"),
+        ("run nowhere:Lines", "experiment 'nowhere:Lines' cannot be imported: No module named 'nowhere'"),
+        ("run lines:Circles", "experiment 'lines:Circles' cannot be imported: module 'lines' has no attribute"),
+        ("run lines:Lines --preset worst", "--preset must be among best, smoke, got 'worst'"),
+        ("run lines:Lines --preset", "--preset must be among best, smoke, got None"),
+        ("run lines:Lines --steps 0", "steps must be at least 1, got 0"),
+        ("run lines:Lines --steps many", "--steps"),
+        ("run lines:Lines --stepz 3", "--stepz"),
+        ("run lines:Lines --device tpu", "'tpu'"),
+        ("run lines:Lines --precision 8", "'8'"),
+        ("run lines:Lines --seeds 3-1", "--seeds must be like 0-9 or 0,3,5, got '3-1'"),
+        ("run lines:Lines --seeds a", "--seeds must be like 0-9 or 0,3,5, got 'a'"),
+        ("run lines:Lines --seeds 0,", "--seeds must be like 0-9 or 0,3,5, got '0,'"),
+        ("run lines:Lines --variants lin,prog*", "--variants must match some of linear, program, dropout"),
+        ("run lines:Lines --jobs 0", "--jobs must be at least 1, got 0"),
+        ("run lines:Lines --devices 0", "--devices must be at least 1, got 0"),
+        ("run lines:Lines --checkpoint-seconds -1", "--checkpoint-seconds must be at least 0, got -1.0"),
+        ("run lines:Lines --jobs 2 --devices 2", "--jobs and --devices cannot be combined"),
+        ("run lines:Lines --jobs 2 --cluster auto", "--jobs and --cluster cannot be combined"),
+        ("run lines:Lines --devices 2 --loop stacked", "--loop must be plain over several devices, got stacked"),
+        ("run lines:Lines --device cpu --loop graph", "--loop graph needs a GPU, got --device cpu"),
+        ("run lines:Lines --resume --again", "--resume continues runs, --again starts them over"),
+        ("run lines:Lines --data-root /no/such/folder", "--data-root must be a folder, got /no/such/folder"),
+        ("report --nothing", "--nothing"),
+    ],
+)
+def test_wrong_input_gets_one_clear_line(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_that_is_not_there(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert run("--device", "cuda") == 2
+    assert "--device must be cpu where there is no GPU, got cuda" in capsys.readouterr().err
+
+
+def test_a_folder_of_data_that_is_not_there(capsys, monkeypatch):
+    monkeypatch.setenv("NEUROCODER_DATA", "/no/such/folder")
+    assert run() == 2
+    assert "NEUROCODER_DATA must be a folder of data sets, got /no/such/folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "device", "loop"),
+    [
+        (True, [], "cuda", "graph"),
+        (False, [], "cpu", "plain"),
+        (True, ["--device", "cpu"], "cpu", "plain"),
+        (True, ["--loop", "stacked"], "cuda", "stacked"),
+        (True, ["--loop", "plain"], "cuda", "plain"),
+        (True, ["--devices", "2"], "cuda", "plain"),
+    ],
+)
+def test_what_is_automatic_is_settled_by_the_hardware(gpu, words, device, loop):
+    setup = command.options(["lines:Lines", *words])[0].setup(gpu)
+    assert (setup.device, setup.loop) == (device, loop)
+
+
+def test_seeds_variants_and_presets_are_chosen(tmp_path, capsys):
+    wish = ("--preset", "smoke", "--variants", "prog*,linear", "--seeds", "1,3-4", "--batch", 6, "--output", tmp_path)
+    assert run(*wish) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 7
+    assert said[0].startswith("linear seed 1: error ")
+    assert said[-1].startswith("6 finished, ")
+    for variant in ("linear", "program"):
+        for seed in (1, 3, 4):
+            record = outcome(tmp_path, variant, seed, "smoke")
+            assert (record["config"]["batch"], record["config"]["steps"]) == (6, 4)
+
+
+def test_without_seeds_the_presets_are_run(tmp_path):
+    assert run("--variants", "linear", "--output", tmp_path) == 0
+    assert len(list(tmp_path.glob("lines/best/linear/seed*.json"))) == len(Lines.seeds["best"])
+
+
+def test_list_shows_every_experiment_and_preset(capsys):
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    for name in EXPERIMENTS:
+        assert name in said
+        assert all(preset in said for preset in load(name).presets)
+
+
+def test_report_takes_its_options(monkeypatch):
+    from neurocoder.lab import report
+
+    seen = []
+    monkeypatch.setattr(report, "main", lambda options: seen.append(options) or 0)
+    assert main(["report", "--output", "records", "--target", "page"]) == 0
+    assert (str(seen[0].output), str(seen[0].target)) == ("records", "page")
+
+
+def test_bench_and_demo_get_their_arguments(capsys):
+    for name in ("bench", "demo"):
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        assert f"usage: neurocoder {name}" in capsys.readouterr().out
+
+
+def test_missing_packages_are_named_with_the_remedy(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "NEEDED", ("tyro", "not_installed"))
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err == "error: the lab needs not_installed: pip install 'neurocoder[lab]'\n"
+
+
+def test_the_command_is_a_module_and_imports_little_for_help():
+    """Neither experiments nor what they need are imported for `--help`."""
+    code = (
+        "import sys; from neurocoder.lab.cli import main; main(['--help']);"
+        "assert not {'tyro', 'rich', 'lightning_fabric', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_errors_of_tyro_are_reduced_to_their_message(monkeypatch, encoding):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    with pytest.raises(ValueError, match=r"^steps must be at least 1, got 0 \(neurocoder run --help\)$"):
+        command.options(["lines:Lines", "--steps", "0"])

@@ -1,0 +1,167 @@
+"""Sweeps: many runs in one or more processes or on a cluster, of which none takes the others down."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from lines import command, outcome, run
+
+from neurocoder.lab import launch
+from neurocoder.lab.checkpoints import Checkpoint
+
+
+def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
+    assert run("--variants", "linear,broken,diverging,wordless", "--seeds", "0", "--output", tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "broken seed 0 failed: RuntimeError: no loss today (lines.py:" in said
+    assert "diverging seed 0 failed: the training loss is nan at step 10" in said
+    assert "wordless seed 0 failed: TypeError: Object of type complex is not JSON serializable" in said
+    assert "1 finished, 3 failed (broken seed 0, diverging seed 0, wordless seed 0)" in said
+    assert outcome(tmp_path)["seed"] == 0
+
+
+def test_neither_does_a_worker_that_is_killed_and_the_others_make_the_same_records(tmp_path, capfd):
+    wish = ("--seeds", "0", "--output", tmp_path)
+    assert run("--variants", "broken,killed,linear,program", *wish, "--jobs", 2) == 1
+    said = capfd.readouterr()
+    assert "broken seed 0 failed: RuntimeError: no loss today (lines.py:" in said.out
+    assert "killed seed 0 failed: its process ended with signal SIGKILL" in said.out
+    assert "2 finished, 2 failed" in said.out
+    assert said.err == ""
+    assert run("--variants", "linear,program", "--seeds", "0", "--output", tmp_path / "here") == 0
+    for variant in ("linear", "program"):
+        assert outcome(tmp_path, variant) == outcome(tmp_path / "here", variant)
+
+
+def test_an_interrupt_stops_all_workers_with_checkpoints(tmp_path, capfd):
+    folder, deadline = tmp_path / "lines" / "best" / "linear", time.monotonic() + 60
+
+    def interrupt():
+        while len(list(folder.glob("seed[01].checkpoint.safetensors"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    wish = ("--variants", "linear", "--seeds", "0-2", "--steps", 400, "--pause", 0.05, "--output", tmp_path)
+    assert run(*wish, "--jobs", 2, "--checkpoint-seconds", 0) == 130
+    assert capfd.readouterr().err == "interrupted: the same command with --resume goes on from here\n"
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == ["seed0.checkpoint.safetensors", "seed1.checkpoint.safetensors"]
+    assert all(0 < Checkpoint.read(file).course.step < 400 for file in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "expected"),
+    [("cpu", None, [None] * 3), ("cuda", None, ["0", "1", "0"]), ("cuda", "3,GPU-x", ["3", "GPU-x", "3"])],
+)
+def test_workers_share_cores_and_gpus(monkeypatch, device, visible, expected):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert launch.places(3, device) == [launch.Place(2, gpu) for gpu in expected]
+
+
+def test_a_second_interrupt_stops_at_once():
+    with launch.Signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert signals.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_cluster_needs_ray(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run("--cluster", "auto", "--output", tmp_path) == 2
+    assert "pip install 'neurocoder[cluster]'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """As much of ray as the lab uses, in this process; a task is done when it is waited for."""
+    fake, started = ModuleType("ray"), SimpleNamespace(init=None, options=None, down=False)
+
+    class RayError(Exception):
+        pass
+
+    def init(address, **options):
+        if address == "nowhere":
+            raise ConnectionError("no cluster there")
+        started.init = options
+
+    def remote(**options):
+        started.options = options
+        return lambda function: SimpleNamespace(remote=lambda *given: (function, given))
+
+    def get(reference):
+        function, (unit, setup) = reference
+        if unit.variant == "killed":
+            raise RayError("the worker died")
+        return function(unit, setup)
+
+    fake.init, fake.remote, fake.get = init, remote, get
+    fake.wait = lambda references, timeout: (references[:1], references[1:])
+    fake.cancel = lambda reference, force: None
+    fake.cluster_resources = lambda: {"CPU": 2.0}
+    fake.shutdown = lambda: setattr(started, "down", True)
+    fake.exceptions = SimpleNamespace(RayError=RayError)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    return started
+
+
+def test_a_cluster_makes_the_same_records(tmp_path, capsys, ray, monkeypatch):
+    monkeypatch.setenv("NEUROCODER_DATA", str(tmp_path))
+    wish = ("--variants", "broken,killed,program", "--seeds", 0)
+    assert run(*wish, "--cluster", "auto", "--output", tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "broken seed 0 failed: RuntimeError: no loss today" in said
+    assert "killed seed 0 failed: RayError: the worker died" in said
+    assert ray.init["runtime_env"]["env_vars"]["NEUROCODER_DATA"] == str(tmp_path)
+    assert ray.options["num_gpus"] == 0
+    assert ray.down
+    run("--variants", "program", "--seeds", 0, "--output", tmp_path / "here")
+    assert outcome(tmp_path, "program") == outcome(tmp_path / "here", "program")
+    assert not list(tmp_path.glob("**/*.safetensors"))
+
+
+def test_a_cluster_that_is_not_there(tmp_path, capsys, ray):
+    assert run("--cluster", "nowhere", "--output", tmp_path) == 2
+    assert "--cluster nowhere: no cluster there" in capsys.readouterr().err
+
+
+def test_a_true_cluster_makes_the_same_records(tmp_path):
+    pytest.importorskip("ray")
+    wish = ("--variants", "broken,program", "--seeds", 0)
+    process = command("run", "lines:Lines", *wish, "--cluster", "auto", "--output", tmp_path)
+    said, complaints = process.communicate(timeout=300)
+    assert "1 finished, 1 failed (broken seed 0)" in said, complaints
+    run("--variants", "program", "--seeds", 0, "--output", tmp_path / "here")
+    assert outcome(tmp_path, "program") == outcome(tmp_path / "here", "program")
+
+
+def test_reasons_name_error_and_place():
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        said = launch.reason(error)
+    assert said.startswith(f"ValueError: two lines ({os.path.basename(__file__)}:")
+
+
+def test_a_terminal_shows_bars(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("neurocoder.lab.training.REPORT_EVERY", -1.0)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "140")
+    assert run("--variants", "linear,broken", "--seeds", 0, "--pause", 0.02, "--output", tmp_path) == 1
+    said = capsys.readouterr().out
+    for part in ("linear seed 0 ", "/40", "loss ", "steps/s", "sweep", "left"):
+        assert part in said
+    assert "broken seed 0 failed: RuntimeError" in said
+    assert said.rstrip().endswith(f"records in {tmp_path / 'lines' / 'best'}")

@@ -1,0 +1,433 @@
+"""Polynomials: the sequences and their floors, the network, the AUC, the task, and what is reported."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+import neurocoder as nc
+from neurocoder.lab.data.polynomials import Family, PolynomialStream, generator, network_input
+from neurocoder.lab.experiments import boundaries, load, polynomials_runs, polynomials_sections
+from neurocoder.lab.experiments.polynomials import PolynomialsConfig
+from neurocoder.lab.experiments.polynomials_variants import MODELS, SETTINGS, family, split
+from neurocoder.lab.networks.gru import Regressor, StackableGRU
+from neurocoder.lab.plots import polynomials as plots
+from neurocoder.lab.report import paper_numbers
+from neurocoder.lab.results import Record
+
+EXPERIMENT = load("polynomials")
+SMOKE = EXPERIMENT.presets["smoke"]
+CPU = torch.device("cpu")
+
+
+# Sequences
+
+
+def test_each_chunk_is_one_polynomial_of_degree_2_to_10():
+    sequences = Family(chunks=4, points=20)
+    y = sequences.sample(200, generator("test", 0)).y.double().numpy().reshape(-1, 4, 20)
+    x = sequences.places().numpy().reshape(4, 20)
+    assert (x[0, 0], x[-1, -1]) == (-1, 1)
+    degrees = set()
+    for chunk in range(4):
+        centre = x[chunk].mean()
+        for values in y[:, chunk]:
+            residues = [
+                np.abs(np.polyval(np.polyfit(x[chunk] - centre, values, d), x[chunk] - centre) - values).max()
+                for d in (1, 2, 10)
+            ]
+            degrees.add(residues[1] < 1e-5)
+            assert residues[0] > 1e-5
+            assert residues[2] < 1e-5
+    assert degrees == {True, False}
+
+
+def test_degrees_and_coefficients_are_uniform():
+    """At x = 1 y is the sum of the coefficients: degree + 1 of them, of variance 1/3; 7/3 for a mean degree of 6."""
+    last = Family(chunks=2, points=2).sample(200_000, generator("test", 1)).y[:, -1]
+    assert last.abs().max() <= 11
+    assert last.mean().abs() < 0.02
+    assert last.var().item() == pytest.approx(7 / 3, rel=0.02)
+
+
+def test_roles_seeds_and_blocks_have_sequences_of_their_own():
+    sequences = Family(chunks=2, points=3)
+    samples = [
+        sequences.sample(4, generator(role, seed, block)).y
+        for role, seed, block in itertools.product(("train", "validation", "test"), (0, 1), (0, 1))
+    ]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(samples, 2))
+    assert torch.equal(samples[0], sequences.sample(4, generator("train", 0, 0)).y)
+
+
+def test_the_network_is_fed_x_and_the_last_y():
+    places, y = torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([[2.0, 3.0, 4.0]])
+    assert network_input(places, y).tolist() == [[[-1, 0], [0, 2], [1, 3]]]
+
+
+def test_a_stream_resumes_in_any_block_and_keeps_its_tensors():
+    stream, other = (PolynomialStream(Family(2, 4, 0.1), 3, 5, seed=7, device=CPU) for _ in range(2))
+    place = stream.y.data_ptr()
+    stream.fill(0)
+    first = [tensor.clone() for tensor in stream.batch(torch.tensor(2))]
+    stream.fill(3)
+    other.fill(3)
+    for step in range(5):
+        for mine, theirs in zip(stream.batch(torch.tensor(step)), other.batch(torch.tensor(step)), strict=True):
+            assert torch.equal(mine, theirs)
+    inputs, y = stream.batch(torch.tensor(2))
+    assert (inputs.shape, y.shape) == ((3, 8, 2), (3, 8))
+    assert torch.equal(inputs[:, 1:, 1], y[:, :-1])
+    assert not torch.equal(y, first[1])
+    assert stream.y.data_ptr() == place
+
+
+# Floors
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_floors_agree_with_samples(noise):
+    """The floor by predicting 0 at first points, the oracle by regressing points on the earlier ones of their chunk."""
+    sequences = Family(chunks=2, points=4, noise=noise)
+    sample = sequences.sample(200_000, generator("test", 3))
+    assert sequences.realised_floor(sample) == pytest.approx(sequences.floor(), rel=0.01)
+    y = sample.y.double().view(-1, 2, 4)
+    oracle = sequences.linear_oracle().view(2, 4)
+    for chunk in range(2):
+        assert y[:, chunk, 0].square().mean().item() == pytest.approx(oracle[chunk, 0].item(), rel=0.02)
+        for point in range(1, 4):
+            earlier, now = y[:, chunk, :point], y[:, chunk, point]
+            guess = earlier @ torch.linalg.lstsq(earlier, now.unsqueeze(1)).solution.squeeze(1)
+            measured = (guess - now).square().mean().item()
+            assert measured == pytest.approx(oracle[chunk, point].item(), rel=0.02, abs=1e-9)
+
+
+def test_the_floor_is_what_the_oracle_cannot_avoid():
+    for sequences in (Family(), Family(noise=0.1), Family(chunks=10)):
+        oracle, first = sequences.linear_oracle(), sequences.first_points()
+        unavoidable = torch.where(first, oracle, sequences.noise**2).mean().item()
+        assert sequences.floor() == pytest.approx(unavoidable, rel=1e-12)
+        assert (oracle >= sequences.noise**2 - 1e-12).all()
+        assert sequences.floor() < oracle.mean() < sequences.deviation() ** 2
+    assert Family().linear_oracle().view(5, 20)[:, 11:].max() < 1e-20, "eleven points determine any of the polynomials"
+
+
+# The network
+
+
+def test_the_loop_agrees_with_torch():
+    gru, x = StackableGRU(2, 5).double(), torch.randn(3, 7, 2, dtype=torch.float64)
+    torch.testing.assert_close(gru.loop(x), gru(x))
+    torch.testing.assert_close(gru(x), nn.GRU.forward(gru, x)[0])
+
+
+@pytest.mark.parametrize("name", ["gru", "multi"])
+def test_stacked_networks_train_like_single_ones(name):
+    models = [MODELS[name].build().double() for _ in range(2)]
+    x, y = torch.randn(2, 3, 6, 2, dtype=torch.float64), torch.randn(2, 3, 6, dtype=torch.float64)
+
+    def objective(parameters, x, y):
+        return (functional_call(models[0], parameters, (x,)) - y).square().mean()
+
+    stacked, _ = stack_module_state(models)
+    vmap(objective)(stacked, x, y).sum().backward()
+    for index, model in enumerate(models):
+        (model(x[index]) - y[index]).square().mean().backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(stacked[name].grad[index], parameter.grad)
+
+
+def test_sizes_are_near_the_papers():
+    totals = {name: nc.count_parameters(model.build())["total"] for name, model in MODELS.items()}
+    assert totals == {"gru": 3489, "hyper": 3498, "single-2": 3095, "single-3": 3748, "multi": 2047}
+    published = paper_numbers()["polynomials"]["parameters"]
+    for name, total in totals.items():
+        assert total == pytest.approx(published[MODELS[name].paper], rel=0.15)
+
+
+# Beginnings of chunks
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "expected"),
+    [
+        ([3.0], [1.0, 2.0], 1.0),
+        ([1.0], [2.0, 3.0], 0.0),
+        ([2.0, 4.0], [1.0, 3.0], 0.75),
+        ([2.0, 2.0], [2.0], 0.5),
+        ([1.0, 2.0], [1.0, 0.0], 0.875),
+        ([], [1.0], math.nan),
+    ],
+)
+def test_auc_by_hand(positive, negative, expected):
+    assert boundaries.auc(np.array(positive), np.array(negative)) == pytest.approx(expected, nan_ok=True)
+
+
+def test_auc_by_counting_pairs():
+    rng = np.random.default_rng(0)
+    positive, negative = rng.integers(0, 6, 40).astype(float), rng.integers(0, 5, 60).astype(float)
+    pairs = positive[:, None] - negative
+    assert boundaries.auc(positive, negative) == pytest.approx(((pairs > 0) + 0.5 * (pairs == 0)).mean())
+
+
+def test_changes_are_distances_in_time():
+    signal = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [3.0, 4.0]]])
+    assert boundaries.change(signal).tolist() == [[0, 5, 0]]
+
+
+def test_scores_are_judged_by_their_place_in_the_chunk():
+    points, rng = 6, np.random.default_rng(0)
+    noise = rng.random((50, 4 * points))
+    position = np.arange(4 * points) % points
+    first, second, last = (noise + 2 * (position == place) for place in (0, 1, points - 1))
+    jump = noise + 2 * (position == 1)
+    jump[25:, position == 1] += 5
+    found = boundaries.judge({"first": first, "second": second, "last": last, "jump": jump}, points)
+    assert found["first"]["first"] == found["first"]["either"] == found["first"]["quiet"] == 1
+    assert found["second"]["second"] == found["second"]["either"] == 1
+    assert found["first"]["second"] == pytest.approx(0.5, abs=0.1)
+    assert found["last"]["either"] < 0.5
+    assert found["jump"]["jump_correlation"] == pytest.approx(1)
+    assert abs(found["first"]["jump_correlation"]) < 1
+    assert np.argmax(boundaries.reaction(first, points)) == 0
+
+
+def test_the_first_chunk_does_not_count():
+    points = 4
+    score = np.tile([9.0, 9.0, 0.0, 1.0] + 2 * [0.0, 0.0, 1.0, 2.0], (3, 1))
+    assert boundaries.Positions(score, points).either() == 0
+    assert boundaries.reaction(score, points) == [0, 0, 1, 2]
+
+
+def test_quiet_beginnings_are_those_with_the_smaller_jump():
+    points = 4
+    jump = np.array([[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 9, 0, 0.0]])
+    score = np.array([[0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 5, 1, 1.0]])
+    found = boundaries.judge({"jump": jump, "score": score}, points)["score"]
+    assert (found["either"], found["quiet"]) == (0.5, 0.0)
+
+
+# The experiment
+
+
+def train(task, steps=None):
+    """A plain loop; the losses."""
+    optimiser, losses = task.optimiser(list(task.model.parameters()), task.learning_rate), []
+    for step in range(steps or task.steps):
+        block, position = divmod(step, task.stream.steps)
+        if position == 0:
+            task.stream.fill(block)
+        optimiser.param_groups[0]["lr"] = task.learning_rate * task.schedule(step)
+        optimiser.zero_grad()
+        loss = task.loss(task.model, task.stream.batch(torch.tensor(position)))
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("variant", [*MODELS, "gru-noise", "hyper-doubled"])
+def test_every_model_learns(variant):
+    task = EXPERIMENT.build(SMOKE, variant, 0, CPU)
+    with torch.no_grad():
+        before = task.evaluate(task.model)
+    train(task)
+    with torch.no_grad():
+        after = task.evaluate(task.model)
+    assert after["above_floor"] < 0.5 * before["above_floor"]
+    first, total = len(task.stream.places) // SMOKE.points, len(task.stream.places)
+    assert after["mse"] == pytest.approx((first * after["first_points"] + (total - first) * after["rest"]) / total)
+
+
+def test_variants_say_which_sequences():
+    assert family("clean", 5, 20, 0.1) == Family(5, 20, 0.0)
+    assert family("noise", 5, 20, 0.1) == Family(5, 20, 0.1)
+    assert family("doubled", 5, 20, 0.1) == Family(10, 20, 0.0)
+    assert {split(variant) for variant in EXPERIMENT.variants(SMOKE)} == set(itertools.product(MODELS, SETTINGS))
+    streams = [EXPERIMENT.build(SMOKE, variant, seed, CPU).stream for variant, seed in (("gru-noise", 0), ("multi", 1))]
+    assert [stream.family for stream in streams] == [Family(3, 8, 0.1), Family(3, 8, 0.0)]
+    assert [stream.seed for stream in streams] == [0, 1]
+
+
+def test_a_task_depends_on_its_arguments_alone():
+    tasks = []
+    for draws in (0, 3):
+        torch.rand(draws)
+        tasks.append(EXPERIMENT.build(SMOKE, "multi", 5, CPU))
+    state = torch.random.get_rng_state()
+    other = EXPERIMENT.build(SMOKE, "multi", 6, CPU)
+    assert torch.equal(state, torch.random.get_rng_state())
+    first, second = (task.model.state_dict() for task in tasks)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["gru.weight_ih_l0"], other.model.state_dict()["gru.weight_ih_l0"])
+    assert train(tasks[0], 3) == train(tasks[1], 3)
+
+
+def test_errors_are_those_of_the_predictions():
+    """A network that answers 0 everywhere: its error is the mean square of y, the floor's part at first points."""
+    config = dataclasses.replace(SMOKE, held_out=300)  # more than go through a network at once
+    task = EXPERIMENT.build(config, "gru", 0, CPU)
+    for parameter in task.model.parameters():
+        nn.init.zeros_(parameter)
+    sequences = family("clean", config.chunks, config.points, config.noise)
+    y = sequences.sample(300, generator("test", 0)).y.double().view(-1, config.points)
+    with torch.no_grad():
+        metrics, observed = task.evaluate(task.model), task.observe(task.model)
+    assert metrics["mse"] == pytest.approx(y.square().mean().item())
+    assert metrics["first_points"] == pytest.approx(y[:, 0].square().mean().item())
+    assert metrics["above_floor"] == pytest.approx(y[:, 1:].square().sum().item() / y.numel())
+    assert observed["by_position"] == pytest.approx(y.square().mean(0).tolist())
+    by_chunk = y.view(300, -1, config.points)
+    surprise = observed["reaction"]["surprise"]
+    assert surprise[0] == pytest.approx(by_chunk[:, :-1, -1].abs().mean().item())
+    assert surprise[1:] == pytest.approx(by_chunk[:, 1:, :-1].abs().mean((0, 1)).tolist())
+    jump = (by_chunk[:, 1:, 0] - by_chunk[:, :-1, -1]).abs().mean().item()
+    assert observed["reaction"]["jump"][1] == pytest.approx(jump)
+
+
+def test_validation_sequences_are_others():
+    tasks = [EXPERIMENT.build(dataclasses.replace(SMOKE, validation=choice), "gru", 0, CPU) for choice in (False, True)]
+    with torch.no_grad():
+        test, validation = (task.evaluate(task.model)["mse"] for task in tasks)
+    assert test != validation
+
+
+def test_observations_are_json_and_show_the_attention_of_the_first_component():
+    task = EXPERIMENT.build(SMOKE, "multi", 0, CPU)
+    train(task, 5)
+    with torch.no_grad():
+        observed = task.observe(task.model)
+        task.stream.y[0, :3] = torch.tensor(observed["examples"]["y"])
+        inputs = network_input(task.stream.places, task.stream.y[0, :3])
+        with nc.record(task.model) as trace:
+            prediction = task.model(inputs)
+    assert json.loads(json.dumps(observed)) == observed
+    torch.testing.assert_close(torch.tensor(observed["examples"]["prediction"]), prediction, atol=1e-4, rtol=0)
+    attention = torch.tensor(observed["examples"]["attention"])
+    torch.testing.assert_close(attention, trace["output"].u[:, :, 0], atol=1e-4, rtol=0)
+    assert set(observed["boundaries"]) == set(plots.SIGNALS)
+    assert all(len(curve) == SMOKE.points for curve in observed["reaction"].values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"iterations": 0}, "iterations must be a whole number >= 1, got 0"),
+        ({"batch": 2.5}, "batch must be a whole number >= 1, got 2.5"),
+        ({"chunks": 1}, "chunks must be a whole number >= 2, got 1"),
+        ({"points": 3}, "points must be a whole number >= 4, got 3"),
+        ({"learning_rate": 0.0}, "learning_rate must be a finite number > 0, got 0.0"),
+        ({"noise": math.nan}, "noise must be a finite number > 0, got nan"),
+        ({"decay": "linear"}, "decay must be 'none' or 'cosine', got 'linear'"),
+    ],
+)
+def test_bad_configurations_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        PolynomialsConfig(**changes)
+
+
+@pytest.mark.parametrize("variant", ["lstm", "multi-", "gru-noisy", "noise"])
+def test_unknown_variants_are_refused(variant):
+    with pytest.raises(ValueError, match=r"variant must be one of gru, .* got"):
+        split(variant)
+
+
+def test_the_learning_rate_falls_to_zero_along_a_cosine():
+    config = PolynomialsConfig(iterations=100, decay="cosine")
+    assert [config.factor(step) for step in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
+    assert PolynomialsConfig().factor(9_999) == 1
+
+
+# The report
+
+
+@pytest.fixture(scope="module")
+def records():
+    """Two seeds of some models in two settings, barely trained."""
+    found = []
+    for variant, seed in itertools.product(("gru", "single-2", "multi", "gru-noise", "multi-noise"), (0, 1)):
+        task = EXPERIMENT.build(SMOKE, variant, seed, CPU)
+        history = []
+        for step in (1, 2):
+            losses = train(task, 1)
+            with torch.no_grad():
+                history.append({"step": step, "loss": losses[0], **task.evaluate(task.model)})
+        metrics = {name: value for name, value in history[-1].items() if name not in ("step", "loss")}
+        with torch.no_grad():
+            observations = json.loads(json.dumps(task.observe(task.model)))
+        sizes = nc.count_parameters(task.model)
+        run = ("polynomials", "smoke", variant, seed, dataclasses.asdict(SMOKE), "plain", "cpu", "float32", 1)
+        found.append(Record(*run, sizes, metrics, history, observations, 1.0))
+    return found
+
+
+def test_sections_have_tables_and_figures(records):
+    paper = paper_numbers()["polynomials"]
+    errors, beginnings = EXPERIMENT.sections(records, paper)
+    assert [len(table.rows) for table in errors.tables] == [4, 3]
+    row = next(row for row in errors.tables[0].rows if row[0] == "multi-step")
+    assert row[1:3] == (2047, 2100)
+    mine = [record.metrics["above_floor"] for record in records if record.variant == "multi"]
+    assert list(row[4].values) == mine
+    assert [plot.name for plot in beginnings.plots] == ["attention", "auc", "reaction"]
+    for plot in (*errors.plots, *beginnings.plots):
+        plot.draw().draw_without_rendering()
+
+
+@pytest.mark.parametrize(
+    "variants",
+    [("gru",), ("multi",), ("gru-noise",), ("multi-noise", "gru"), ("single-2", "multi-noise"), ()],
+)
+def test_sections_of_any_records(records, variants):
+    chosen = [record for record in records if record.variant in variants][: 1 + len(variants)]
+    sections = EXPERIMENT.sections(chosen, {})
+    assert len(sections) == (0 if not variants else 1 if all("gru" in name for name in variants) else 2)
+    for section in sections:
+        assert section.tables
+        for plot in section.plots:
+            assert plot.draw().axes
+
+
+def curve(*errors):
+    """A run with these errors above the floor, a tenth of the last one at first points."""
+    history = [{"step": 100 * (n + 1), "loss": 0.0, "above_floor": error} for n, error in enumerate(errors)]
+    config = dataclasses.asdict(SMOKE)
+    metrics = {"above_floor": errors[-1], "rest": 0.9 * errors[-1] * SMOKE.points / (SMOKE.points - 1)}
+    run = ("polynomials", "best", "gru", 0, config, "plain", "cpu", "float32", 1, {}, metrics)
+    return Record(*run, history, {}, 1.0)
+
+
+def test_iterations_to_an_error_are_those_of_the_mean_curve():
+    records = [curve(4.0, 2.0, 1.0, 1.0), curve(4.0, 4.0, 3.0, 1.0)]
+    assert polynomials_sections.steps_to(records, 3.0) == 200
+    assert polynomials_sections.steps_to(records, 2.5) == 300
+    assert polynomials_sections.steps_to(records, 0.5) is None
+
+
+def test_the_verdict_says_who_is_below_whom():
+    def verdict(**means):
+        runs = {name.replace("_", "-"): [curve(mean)] for name, mean in means.items()}
+        return polynomials_sections.verdict(runs)
+
+    assert "Every Neurocoder is below GRU and HyperNet." in verdict(gru=3.0, hyper=2.0, single_2=1.0, multi=1.5)
+    assert "at first points of chunks, where 0 was not predicted: GRU 10%, multi-step 10%." in verdict(
+        gru=3.0, multi=1.5
+    )
+    mixed = verdict(gru=3.0, hyper=2.0, single_2=1.0, multi=2.5)
+    assert "Below GRU and HyperNet: single-step (LSTM 2); not below: multi-step." in mixed
+    assert "No Neurocoder is below GRU." in verdict(gru=1.0, multi=2.0)
+
+
+def test_the_median_run_stands_for_all():
+    runs = [curve(error) for error in (3.0, 1.0, 2.0)]
+    assert polynomials_runs.median_run(runs) is runs[2]
+
+
+def test_regressors_keep_leading_dimensions():
+    assert Regressor(2, 4, nn.Linear(4, 1))(torch.zeros(3, 5, 2)).shape == (3, 5)

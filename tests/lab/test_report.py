@@ -1,0 +1,338 @@
+import re
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from neurocoder.lab import command, provenance, report
+from neurocoder.lab.experiments import load
+from neurocoder.lab.formats import cells, html, markdown, text
+from neurocoder.lab.formats.chapter import Chapter, draw
+from neurocoder.lab.results import Record, plain
+from neurocoder.lab.sections import Ours, Plot, Section, Table
+from neurocoder.lab.statistics import by_seed, differences, summary
+
+
+def figure() -> Figure:
+    made = Figure(figsize=(3, 2), layout="constrained")
+    axis = made.subplots()
+    axis.plot([1, 2, 3], [3, 1, 2], label="curve")
+    axis.legend()
+    axis.fill_between([1, 2, 3], [2, 0, 1], [4, 2, 3], alpha=0.2, hatch="/")
+    return made
+
+
+TABLE = Table(
+    title="Error <b> & [co]",
+    headings=["model", "parameters", "error, %", "paper", "remark"],
+    rows=[
+        ["linear | plain", 7850, Ours([7.0, 7.2, 7.4]), 8.4, "x < y [z]"],
+        ["H3_J5 *best*", 7176, Ours([5.5]), None, None],
+        ["`mlp`", None, Ours([]), 93.5, "200-32-10"],
+    ],
+    caption="Lower is better; 5% < 7%.",
+)
+PLOT = Plot("curve", 'Test error, "mean" & <spread>', figure)
+SECTION = Section("Error against J", ["Falls from J=1 to J=5, `J < 6` & up."], [TABLE], [PLOT])
+CHAPTER = Chapter(
+    experiment="toy",
+    title="Toy",
+    preset="best",
+    origin="2 runs.",
+    commands=["neurocoder run toy --seeds '0,1'"],
+    sections=[SECTION],
+    pictures={"curve": draw(PLOT, "toy-best-curve")},
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    slots: int = 6
+
+
+@dataclass(frozen=True)
+class Config:
+    epochs: int = 20
+    learning_rate: float = 0.005
+    validation: bool = False
+    widths: tuple[int, ...] = (200, 32)
+    program: Program = Program()
+
+
+class Toy:
+    name = "toy"
+    title = "Toy"
+    Config = Config
+    presets = {"paper": Config(epochs=3), "best": Config()}
+    seeds = {"paper": range(2), "best": range(2)}
+
+    def variants(self, config):
+        return ["linear", "J5"]
+
+    def sections(self, records, paper):
+        row = ["J5", Ours(list(by_seed(records, "J5", "error").values())), paper["parameters"]["neurocoder"]]
+        return [
+            Section("Found", [f"{len(records)} records"], [Table("Errors", ["model", "ours", "paper"], [row])], [PLOT])
+        ]
+
+
+def record(variant="J5", seed=0, error=5.0, preset="best", commit="a" * 40, hardware="H200", **changes) -> Record:
+    config = {**plain(Toy.presets[preset]), **changes}
+    return Record(
+        experiment="toy",
+        preset=preset,
+        variant=variant,
+        seed=seed,
+        config=config,
+        loop="plain",
+        device="cpu",
+        precision="32-true",
+        processes=1,
+        parameters={"total": 10},
+        metrics={"error": error},
+        history=[],
+        observations={},
+        seconds=40.0,
+        environment={"commit": commit, "hardware": hardware, "torch": "2.13.0"},
+    )
+
+
+def write(folder: Path, *records: Record) -> None:
+    for one in records:
+        one.write(folder / one.experiment / one.preset / one.variant / f"seed{one.seed}.json")
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    monkeypatch.setattr(report, "EXPERIMENTS", {"toy": "toys:Toy"})
+    monkeypatch.setattr(report, "load", lambda name: Toy())
+    monkeypatch.setattr(report, "paper_numbers", lambda: {"toy": {"parameters": {"neurocoder": 7300}}})
+
+
+def test_summary_of_four_values_by_hand():
+    # Mean 5, squared deviations 9 + 1 + 1 + 9 = 20; t(0.975, 3) = 3.182446; half width 3.182446 * sqrt(20/3) / 2.
+    found = summary([2.0, 4.0, 6.0, 8.0])
+    assert found.n == 4
+    assert found.mean == 5
+    assert found.std == pytest.approx(2.5819889)
+    assert found.interval == pytest.approx((0.8914795, 9.1085205))
+
+
+def test_summary_of_one_value_has_no_spread():
+    assert summary([3.5]) == (1, 3.5, None, None)
+
+
+def test_differences_pair_by_seed():
+    records = [record("linear", seed, error) for seed, error in ((0, 7.0), (1, 8.0), (3, 1.0))]
+    records += [record("J5", seed, error) for seed, error in ((2, 9.0), (1, 5.0), (0, 6.5))]
+    first, second = by_seed(records, "J5", "error"), by_seed(records, "linear", "error")
+    assert list(first) == [0, 1, 2]
+    assert differences(first, second) == [-0.5, -3.0]
+    assert by_seed(records, "J5", "unknown") == {}
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        (None, "–"),
+        ("7.8K", "7.8K"),
+        (7850, "7,850"),
+        (38.2, "38.2"),
+        (52.06 - 50, "2.06"),
+        (Ours([]), "–"),
+        (Ours([5.823]), "5.82 (n=1)"),
+        (Ours([2, 4, 6, 8], 1), "5.0 ± 2.6 (0.9 to 9.1, n=4)"),
+        (Ours([2000, 2100], 0), "2,050 ± 71 (1,415 to 2,685, n=2)"),
+        (Ours([-0.001, 0.001], 1), "0.0 ± 0.0 (0.0 to 0.0, n=2)"),
+        (Ours([5.0, float("nan")]), "not finite (1 of n=2)"),
+    ],
+)
+def test_cells(cell, shown):
+    assert cells.text(cell) == shown
+
+
+def test_columns_of_numbers_are_told_from_words():
+    assert [cells.numeric(TABLE, column) for column in range(5)] == [False, True, True, True, True]
+    assert not cells.numeric(Table("", ["a", "b"], [["x", 1], ["y", "up to 5"]]), 1)
+    assert not cells.numeric(Table("", ["a", "b"], [[1, 1]]), 0)
+
+
+def test_markdown_shows_every_cell_as_it_is():
+    page = markdown.page([CHAPTER], "images")
+    assert "| linear \\| plain | 7,850 | 7.20 ± 0.20 (6.70 to 7.70, n=3) | 8.4 | x \\< y \\[z\\] |" in page
+    assert "| H3_J5 \\*best\\* | 7,176 | 5.50 (n=1) | – | – |" in page
+    assert "| `mlp` | – | – | 93.5 | 200-32-10 |" in page
+    assert "|---|---:|---:|---:|---:|" in page
+    assert "Falls from J=1 to J=5, `J < 6` & up." in page
+    assert "](images/toy-best-curve.png)](images/toy-best-curve.svg)" in page
+    assert "```sh\nneurocoder run toy --seeds '0,1'\n```" in page
+
+
+def test_markdown_marks_are_escaped_outside_code():
+    assert markdown.escape(r"a*b* _c_ M_U `x*_` [l](u) ~5 ~6 \ `") == r"a\*b\* \_c\_ M_U `x*_` \[l\](u) \~5 \~6 \\ \`"
+
+
+def test_html_escapes_and_embeds():
+    page = html.page([CHAPTER], {"commit": "<abc>"})
+    assert "Error &lt;b&gt; &amp; [co]" in page
+    assert "<b>" not in page
+    assert "<dd>&lt;abc&gt;</dd>" in page
+    assert "<code>J &lt; 6</code> &amp; up." in page
+    assert 'alt="Test error, &quot;mean&quot; &amp; &lt;spread&gt;"' in page
+    assert '<td class="number">7.20 ± 0.20</td><td class="interval">(6.70 to 7.70, n=3)</td>' in page
+    assert page.count('<td class="number">–</td>') == 4
+    assert page.count('src="data:image/svg+xml;base64,') == 1
+    assert 'href="#toy-best-1"' in page
+    assert 'id="toy-best-1"' in page
+
+
+def test_html_asks_for_nothing_from_elsewhere():
+    page = re.sub(r'src="data:[\w/+;]+,[\w/+=]+"', "", html.page([CHAPTER], {}))
+    assert set(re.findall(r"""\b(?:src|href)\s*=\s*["']?(.)""", page)) == {"#"}
+    assert not re.search(r"https?:|//\w|@import|url\(|<script|<link", page)
+
+
+def test_html_shows_pixels_where_the_vectors_are_too_large(monkeypatch):
+    monkeypatch.setattr(html, "LARGEST_VECTOR", 100)
+    assert 'src="data:image/png;base64,' in html.page([CHAPTER], {})
+
+
+def test_figures_are_the_same_bytes_every_time():
+    first, again = CHAPTER.pictures["curve"], draw(PLOT, "toy-best-curve")
+    assert first == again
+    assert b"<dc:date>" not in first.svg
+    assert first.png.startswith(b"\x89PNG")
+    assert first.width == 288
+
+
+def test_terminal_shows_markup_as_it_is(capsys):
+    from rich.console import Console
+
+    Console(width=160).print(*text.chapter(CHAPTER), sep="\n")
+    shown = capsys.readouterr().out
+    assert "Error <b> & [co]" in shown
+    assert "x < y [z]" in shown
+    assert "7.20 ± 0.20 (6.70 to 7.70, n=3)" in shown
+    assert "neurocoder run toy --seeds '0,1'" in shown
+
+
+def test_commands_repeat_the_records():
+    records = [record(variant, seed) for seed in (2, 1, 0) for variant in ("J5", "linear")]
+    assert provenance.commands(Toy(), "best", records) == ["neurocoder run toy --preset best --seeds 0-2"]
+    odd = record(seed=5, learning_rate=0.1, validation=True, widths=[8, 4], program={"slots": 9})
+    assert provenance.commands(Toy(), "best", [*records[:5], odd]) == [
+        "neurocoder run toy --preset best --seeds 1-2 --variants linear",
+        "neurocoder run toy --preset best --seeds 0-2 --variants J5",
+        "neurocoder run toy --preset best --seeds 5 --variants J5 --learning-rate 0.1 --validation --widths 8 4"
+        " --slots 9",
+    ]
+    ways = [{"loop": "stacked"}, {"device": "cuda", "precision": "bf16-mixed"}, {"processes": 2}]
+    found = provenance.commands(Toy(), "best", [replace(record(seed=seed), **way) for seed, way in enumerate(ways)])
+    assert [line.partition("J5 ")[2] for line in found] == [
+        "--loop stacked",
+        "--precision bf16-mixed --loop plain",
+        "--devices 2",
+    ]
+
+
+def test_commands_are_understood_by_the_command_line():
+    experiment = load("digits")
+    config = replace(experiment.presets["smoke"], batch=64, learning_rate=0.25, validation=True, train_images=None)
+    made = replace(record("linear", 3), experiment="digits", preset="smoke", config=plain(config), loop="stacked")
+    (line,) = provenance.commands(experiment, "smoke", [made])
+    options, found, parsed = command.options(shlex.split(line)[2:])
+    assert (found.name, options.preset, options.seeds, options.variants) == ("digits", "smoke", "3", "linear")
+    assert options.loop == "stacked"
+    assert parsed == config
+
+
+def test_time_of_seeds_that_trained_together_counts_once():
+    together = [replace(record(seed=seed), loop="stacked") for seed in range(3)]
+    assert provenance.runs([*together, record("linear")]) == "4 runs, 80 s in all"
+
+
+def test_origin_tells_different_commits_and_machines_apart():
+    same = provenance.origin([record(seed=0), record(seed=1)])
+    assert (
+        same == "2 runs, 80 s in all; commit aaaaaaaaaaaa; hardware H200; torch 2.13.0; precision 32-true; loop plain."
+    )
+    mixed = provenance.origin([record(), record(seed=1), record(seed=2, commit="b" * 40 + "+", hardware="CPU")])
+    assert "commit mixed: aaaaaaaaaaaa (2 runs), bbbbbbbbbbbb+ (1 run)" in mixed
+    assert "hardware mixed: H200 (2 runs), CPU (1 run)" in mixed
+    assert "torch 2.13.0;" in mixed
+    assert mixed.endswith(". A commit with + had changes on top.")
+
+
+def test_origin_tells_of_different_configurations():
+    assert provenance.origin([record(), record(seed=1, epochs=9)]).endswith(
+        " Not all runs have the same configuration."
+    )
+
+
+def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
+    write(tmp_path / "in", record(seed=0), record(seed=1, error=6.0), record(seed=10, error=7.0, preset="paper"))
+    options = report.Options(output=tmp_path / "in", target=tmp_path / "out")
+    report.main(options)
+    written = {str(path.relative_to(options.target)): path for path in options.target.rglob("*") if path.is_file()}
+    images = {f"images/toy-{preset}-curve.{kind}" for preset in ("paper", "best") for kind in ("png", "svg")}
+    assert set(written) == {"README.md", "toy.md", "report.html"} | images
+    page = written["toy.md"].read_text()
+    assert page.index("## Preset paper") < page.index("## Preset best")
+    assert "| J5 | 5.50 ± 0.71 (-0.85 to 11.85, n=2) | 7,300 |" in page
+    assert "neurocoder run toy --preset paper --seeds 10 --variants J5" in page
+    assert "[Toy](toy.md)" in written["README.md"].read_text()
+    assert "3 runs, 2 min in all" in written["report.html"].read_text()
+    assert "5.50 ± 0.71 (-0.85 to 11.85, n=2)" in capsys.readouterr().out
+    before = {name: path.read_bytes() for name, path in written.items() if name != "report.html"}
+    report.main(options)
+    assert before == {name: written[name].read_bytes() for name in before}
+    report.main(replace(options, presets=("paper",)))
+    assert "Preset best" not in written["toy.md"].read_text()
+
+
+def test_damaged_and_misplaced_records_are_warned_of_and_left_out(toy, tmp_path, capsys):
+    write(tmp_path, record(seed=0), record(seed=1))
+    folder = tmp_path / "toy/best/J5"
+    (folder / "seed2.json").write_text('{"format": 1, "seed"')
+    (folder / "seed3.json").write_text((folder / "seed0.json").read_text())
+    (folder / "seed4.checkpoint.json").write_text("{}")
+    report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
+    shown = capsys.readouterr()
+    warnings = shown.err.splitlines()
+    assert len(warnings) == 2
+    assert "seed2.json is not a record" in warnings[0]
+    assert "seed3.json says that it is toy/best/J5/seed0" in warnings[1]
+    assert "2 records" in shown.out
+
+
+def test_no_records_is_an_error_that_names_the_command(toy, tmp_path):
+    with pytest.raises(FileNotFoundError, match=re.escape("make some with `neurocoder run toy --preset best`")):
+        report.main(report.Options(output=tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"with preset paper.*neurocoder run toy --preset paper"):
+        report.main(report.Options(output=tmp_path, presets=("paper",)))
+
+
+def test_unknown_experiment_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"experiment must be among digits.*got 'digit'"):
+        report.main(report.Options(output=tmp_path, experiments=("digit",)))
+
+
+def test_the_papers_numbers():
+    paper = report.paper_numbers()
+    assert set(paper) == {"digits", "polynomials", "images", "atari", "split_mnist", "split_cifar"}
+    assert paper["digits"]["parameters"] == {"original": 7800, "neurocoder": 7300}
+    assert paper["digits"]["hyperparameters"]["slots"] == 5
+    assert paper["digits"]["slots"] == 6
+    assert paper["polynomials"]["hyperparameters"]["multi_step"]["slots"] == 20
+    assert paper["polynomials"]["parameters"]["single_step"] == 3600
+    assert paper["polynomials"]["hidden"] == {"original": 32, "hypernet": 28, "single_step": 16, "multi_step": 8}
+    assert paper["images"]["lenet"]["cifar100"]["neurocoder"] == 47.21
+    assert paper["images"]["densenet"]["cifar100"]["moe"] == 38.2
+    assert paper["images"]["parameters"]["lenet"]["nsm"] == 27_100_000
+    assert paper["split_mnist"]["task"]["adam"]["nsm"] == [87.55, 4.38]
+    assert paper["split_mnist"]["domain"]["online_ewc"]["neurocoder"] == [73.97, 1.5]
+    assert paper["split_mnist"]["hyperparameters"]["orthogonality"] == 10
+    assert paper["atari"]["hard"]["neurocoder"] == [1500, 3000]
+    assert paper["split_cifar"]["cifar10"]["original"] == 55

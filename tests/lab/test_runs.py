@@ -1,0 +1,194 @@
+"""Runs: skipped when finished, refused when in the way, continued to the same result after any kind of end."""
+
+import json
+import signal
+import time
+
+import pytest
+import torch
+from lines import Points, command, outcome, run
+
+from neurocoder.lab.checkpoints import Checkpoint
+from neurocoder.lab.results import Damaged
+from neurocoder.lab.runs import format_seeds
+from neurocoder.lab.training import Course
+
+SLOW = ("--variants", "program", "--seeds", 0, "--pause", 0.05)
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Run with a signal that comes in a certain step; the exit status."""
+
+    def go(number, step, *arguments):
+        whole, calls = Points.batch, []
+
+        def batch(self, position):
+            calls.append(position)
+            if len(calls) == step:
+                signal.raise_signal(number)
+            return whole(self, position)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Points, "batch", batch)
+            return run(*arguments)
+
+    return go
+
+
+def test_a_run_killed_in_the_middle_resumes_to_the_same_record_bit_for_bit(tmp_path):
+    process = command("run", "lines:Lines", *SLOW, "--output", tmp_path, "--checkpoint-seconds", 0)
+    folder = tmp_path / "lines" / "best" / "program"
+    path = folder / "seed0.checkpoint.safetensors"
+    while process.poll() is None and not (path.exists() and Checkpoint.read(path).course.step > 12):
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -9
+    assert not (folder / "seed0.json").exists()
+    assert 12 < Checkpoint.read(path).course.step < 40
+    assert run(*SLOW, "--output", tmp_path, "--resume") == 0
+    assert run(*SLOW, "--output", tmp_path / "whole") == 0
+    assert outcome(tmp_path, "program") == outcome(tmp_path / "whole", "program")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("variant", "optimiser"), [("program", "adam"), ("program", "sgd"), ("dropout", "adam")])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interrupted_run_saves_itself_and_resumes_bit_for_bit(
+    tmp_path, capsys, interrupted, number, status, variant, optimiser
+):
+    wish = ("--variants", variant, "--seeds", 0, "--optimiser", optimiser)
+    assert run(*wish, "--output", tmp_path / "whole") == 0
+    for step in (3, 13, 17):  # before the first evaluation, between two, and in another block of data
+        more = ("--resume",) if step > 3 else ()
+        assert interrupted(number, step, *wish, "--output", tmp_path, *more) == status
+        assert "--resume" in capsys.readouterr().err
+        files = list((tmp_path / "lines" / "best" / variant).iterdir())
+        assert [file.name for file in files] == ["seed0.checkpoint.safetensors"]
+    assert Checkpoint.read(files[0]).course.step == 3 + 13 + 17
+    assert run(*wish, "--output", tmp_path, "--resume") == 0
+    assert outcome(tmp_path, variant) == outcome(tmp_path / "whole", variant)
+    assert not files[0].exists()
+
+
+def test_seeds_that_are_stacked_resume_too(tmp_path, interrupted):
+    wish = ("--variants", "program", "--seeds", "0-2", "--loop", "stacked")
+    assert run(*wish, "--output", tmp_path / "whole") == 0
+    assert interrupted(signal.SIGTERM, 40, *wish, "--output", tmp_path) == 143
+    files = list((tmp_path / "lines" / "best" / "program").iterdir())
+    assert [file.name for file in files] == ["seed0-2.checkpoint.safetensors"]
+    assert run(*wish, "--output", tmp_path, "--resume") == 0
+    for seed in range(3):
+        assert outcome(tmp_path, "program", seed) == outcome(tmp_path / "whole", "program", seed)
+
+
+def test_finished_runs_are_skipped_and_done_anew_when_asked(tmp_path, capsys):
+    wish = ("--variants", "linear", "--output", tmp_path)
+    assert run(*wish) == 0
+    path = tmp_path / "lines" / "best" / "linear" / "seed0.json"
+    before = path.stat().st_mtime_ns
+    assert run(*wish, "--seeds", "0-2") == 0
+    assert "1 finished, 2 finished before" in capsys.readouterr().out
+    assert path.stat().st_mtime_ns == before
+    assert run(*wish, "--again") == 0
+    assert path.stat().st_mtime_ns > before
+    assert "2 finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        (("--steps", "12"), "steps is 40 there and 12 here"),
+        (("--precision", "bf16-mixed"), "precision is '32-true' there and 'bf16-mixed' here"),
+    ],
+)
+def test_another_configuration_is_refused_before_anything_is_trained(tmp_path, capsys, options, difference):
+    assert run("--variants", "program", "--seeds", 0, "--output", tmp_path) == 0
+    assert run("--variants", "linear,program", "--seeds", 0, "--output", tmp_path, *options) == 2
+    said = capsys.readouterr().err
+    assert difference in said
+    assert "--output" in said
+    assert "--again" in said
+    assert not (tmp_path / "lines" / "best" / "linear").exists()
+    assert run("--variants", "program", "--seeds", 0, "--output", tmp_path, *options, "--again") == 0
+
+
+def test_a_damaged_record_is_set_aside_and_the_run_done_anew(tmp_path, capsys):
+    wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
+    assert run(*wish) == 0
+    path, sound = tmp_path / "lines" / "best" / "linear" / "seed0.json", outcome(tmp_path)
+    path.write_text(path.read_text()[:100])
+    assert run(*wish) == 0
+    assert "damaged record" in capsys.readouterr().err
+    assert path.with_name("seed0.json.damaged").stat().st_size == 100
+    assert outcome(tmp_path) == sound
+
+
+def checkpoint(folder, **changes):
+    """A checkpoint of the linear variant after no step."""
+    identity = {"variant": "linear", "seeds": [0], "precision": "32-true", "loop": "plain", "processes": 1, "steps": 40,
+                "batch": 8, "learning_rate": 0.02, "optimiser": "adam", "pause": 0.0}  # fmt: skip
+    path = folder / "lines" / "best" / "linear" / "seed0.checkpoint.safetensors"
+    Checkpoint(identity | changes, Course(0, [[]]), {"total": torch.zeros(1)}).write(path)
+    return path
+
+
+def test_a_checkpoint_in_the_way_is_not_overwritten(tmp_path, capsys):
+    path = checkpoint(tmp_path)
+    wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
+    assert run(*wish) == 2
+    said = capsys.readouterr().err
+    assert "--resume" in said
+    assert "--again" in said
+    assert path.exists()
+    assert run(*wish, "--again") == 0
+    assert not path.exists()
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, capsys):
+    path = checkpoint(tmp_path, steps=80, loop="stacked")
+    assert run("--variants", "linear", "--seeds", 0, "--output", tmp_path, "--resume") == 2
+    said = capsys.readouterr().err
+    assert "loop is 'stacked' there and 'plain' here, steps is 80 there and 40 here" in said
+    assert path.exists()
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_run_starts_anew(tmp_path, capsys):
+    path = checkpoint(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    wish = ("--variants", "linear", "--seeds", 0)
+    assert run(*wish, "--output", tmp_path, "--resume") == 0
+    assert "damaged checkpoint" in capsys.readouterr().err
+    assert path.with_name(path.name + ".damaged").exists()
+    run(*wish, "--output", tmp_path / "other")
+    assert outcome(tmp_path) == outcome(tmp_path / "other")
+
+
+def test_a_rerun_that_was_interrupted_is_resumed_although_there_is_an_old_record(tmp_path, interrupted):
+    wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
+    assert run(*wish) == 0
+    assert interrupted(signal.SIGTERM, 5, *wish, "--batch", 4, "--again") == 143
+    assert outcome(tmp_path)["config"]["batch"] == 8
+    assert run(*wish, "--batch", 4, "--resume") == 0
+    assert outcome(tmp_path)["config"]["batch"] == 4
+
+
+def test_checkpoints_come_back_as_they_were(tmp_path):
+    path = tmp_path / "seed0.checkpoint.safetensors"
+    course = Course(7, [[{"step": 5, "loss": 0.1 + 0.2}]], 1.5)
+    Checkpoint({"steps": 3}, course, {"a": torch.arange(3), "b": torch.tensor(0.1, dtype=torch.float64)}).write(path)
+    found = Checkpoint.read(path)
+    assert found.identity == {"steps": 3}
+    assert found.course == course
+    assert torch.equal(found.state["a"], torch.arange(3))
+    assert found.state["b"].item() == 0.1
+    path.write_bytes(b"")
+    with pytest.raises(Damaged, match="is not a checkpoint"):
+        Checkpoint.read(path)
+
+
+def test_seeds_in_words():
+    assert format_seeds([5, 0, 1, 2]) == "0-2,5"
+    assert format_seeds([3]) == "3"
+    assert json.dumps(format_seeds(range(10))) == '"0-9"'
