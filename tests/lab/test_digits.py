@@ -62,9 +62,9 @@ def test_unknown_variant_is_refused():
         ("J1", 8352),
         ("J5", 8608),
         ("J8", 8608),
-        ("H3-J5", 7176),
-        ("H3-J1", 7032),
-        ("H1-J5-narrow", 7720),
+        ("P6-H3-J5", 7176),
+        ("P6-H3-J1", 7032),
+        ("P6-H1-J5", 7720),
         ("P10-H2-J5", 7100),
     ],
 )
@@ -103,14 +103,14 @@ def test_a_block_is_an_epoch_in_an_order_of_seed_and_number():
 
 
 def test_the_same_arguments_give_the_same_task_and_leave_torchs_generator_alone():
-    first = build("H3-J5", seed=3).model
+    first = build("P6-H3-J5", seed=3).model
     torch.rand(5)
     before = torch.get_rng_state()
-    second = build("H3-J5", seed=3).model
+    second = build("P6-H3-J5", seed=3).model
     assert torch.equal(torch.get_rng_state(), before)
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name]), name
-    other = build("H3-J5", seed=4).model
+    other = build("P6-H3-J5", seed=4).model
     assert not torch.equal(first.projection, other.projection)
     assert not torch.equal(first.layer.memory.U, other.layer.memory.U)
 
@@ -234,7 +234,7 @@ def train(task):
 
 
 def test_a_short_run_learns_and_is_observed():
-    task = build("H3-J1", config=DigitsConfig(epochs=1, batch=64, train_images=8_000, learning_rate=2e-2))
+    task = build("P6-H3-J1", config=DigitsConfig(epochs=1, batch=64, train_images=8_000, learning_rate=2e-2))
     with torch.no_grad():
         before = task.evaluate(task.model)
     train(task)

@@ -62,13 +62,13 @@ def record(variant, seed, error, parameters=7000, validation=False):
     )
 
 
-ERRORS = {"linear": 7.4, "mlp": 3.3, "J1": 7.0, "J5": 6.0, "H3-J5": 5.8, "H3-J1": 5.9}
+ERRORS = {"linear": 7.4, "mlp": 3.3, "J1": 7.0, "J5": 6.0, "P6-H3-J5": 5.8, "P6-H3-J1": 5.9}
 
 
 def records(seeds=3, **options):
-    """The difference between any two variants is the same for each seed, but for H3-J1."""
+    """The difference between any two variants is the same for each seed, but for P6-H3-J1."""
     return [
-        record(variant, seed, ERRORS.get(variant, 6.5) + 0.1 * seed + (seed - 1) * (variant == "H3-J1"), **options)
+        record(variant, seed, ERRORS.get(variant, 6.5) + 0.1 * seed + (seed - 1) * (variant == "P6-H3-J1"), **options)
         for variant in VARIANTS
         for seed in range(seeds)
     ]
@@ -99,8 +99,8 @@ def test_the_error_table_has_a_row_for_each_variant_beside_the_papers_parameters
     assert all(len(row) == len(table.headings) for row in table.rows)
     assert rows["linear"][2:5] == [7000, 7800, Ours([7.4, 7.5, 7.6000000000000005])]
     assert rows["J5"][3] == 7300
-    assert rows["H3-J5"][3] is None
-    assert "(best)" in rows["H3-J5"][0]
+    assert rows["P6-H3-J5"][3] is None
+    assert "(best)" in rows["P6-H3-J5"][0]
     assert "test error" in table.headings
 
 

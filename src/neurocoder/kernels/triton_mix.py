@@ -89,8 +89,8 @@ def mix_backward_kernel(
     """For one input: the factor of each component's attention gradient, (3, N, r), and the gradients of what was read.
 
     `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`; without MIX the first
-    two are given whole, and so is `grad_sigma` (N, r). The rows (J, N, SIGNAL) of the composition signal's gradient have
-    their padding set to zero.
+    two are given whole, and so is `grad_sigma` (N, r). The rows (J, N, SIGNAL) of the signal's gradient have their
+    padding set to zero.
     """
     n = tl.program_id(0).to(tl.int64)
     if SIGNAL < SIGNAL_STRIDE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +52,7 @@ class Setup:
 
     def fabric(self) -> Fabric:
         """The devices. Several processes are started, or, under `torchrun`, joined."""
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it recommends less precision on each GPU
         strategy = "ddp" if self.processes > 1 else "auto"
         fabric = Fabric(
             accelerator=self.device,

@@ -16,7 +16,7 @@ from . import growth, prepare, records, report
 from .cases import Case, Device, Settings, cases, settings
 from .measure import Log, Measurement, measure_case
 
-SKIPPABLE = ("eager", "compiled", "graph", "float32", "bfloat16", "forward", "forward+backward")
+SKIPPABLE = ("eager", "compiled", "graphed", "graph", "float32", "bfloat16", "forward", "forward+backward")
 
 
 class Job(NamedTuple):

@@ -10,7 +10,7 @@ import neurocoder as nc
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
-Mode = Literal["eager", "compiled", "graph"]
+Mode = Literal["eager", "compiled", "graphed", "graph"]
 Direction = Literal["forward", "forward+backward", "step"]
 
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
@@ -120,15 +120,17 @@ def groups(
 ) -> tuple[Group, ...]:
     """The combinations, with the contenders that are compiled and captured.
 
-    Graphs hold forward and backward, and so does what is compiled in bfloat16: a GPU's time is short.
+    Graphs hold forward and backward, and so does what is compiled in bfloat16: a GPU's time is short. Graphed layers do
+    not go with autocast.
     """
-    chosen = {"eager": LAYERS, "compiled": compiled, "graph": captured}
+    chosen = {"eager": LAYERS, "compiled": compiled, "graphed": compiled, "graph": captured}
+    backward_only = {("graph", "float32"), ("graph", "bfloat16"), ("graphed", "float32"), ("compiled", "bfloat16")}
     return tuple(
         Group(dtype, mode, direction, chosen[mode])
         for dtype in dtypes
         for mode in modes
         for direction in directions
-        if direction != "forward" or (mode != "graph" and (mode, dtype) != ("compiled", "bfloat16"))
+        if (mode, dtype) != ("graphed", "bfloat16") and (direction != "forward" or (mode, dtype) not in backward_only)
     )
 
 
@@ -151,10 +153,10 @@ def cpu_cases() -> list[Case]:
 
 
 def cuda_cases() -> list[Case]:
-    """Compilation takes seconds each time: only the program layer and its baseline are compiled. A graph would hold
-    all that building W_t of a large batch needs."""
+    """Compilation takes seconds each time: only the program layer and its baseline are compiled, or graphed. A graph
+    would hold all that building W_t of a large batch needs."""
     both: tuple[Dtype, ...] = ("float32", "bfloat16")
-    modes: tuple[Mode, ...] = ("eager", "compiled", "graph")
+    modes: tuple[Mode, ...] = ("eager", "compiled", "graphed", "graph")
     small = groups(both, modes, BOTH, compiled=LAYERS[:2])
     large = groups(both, modes, BOTH, compiled=LAYERS[:2], captured=("linear", "program", "mixture", "stored"))
     step = tuple(Group("float32", mode, "step", STEPS) for mode in ("eager", "graph"))

@@ -87,7 +87,8 @@ class LayerRun(Run):
     """A layer on a batch: forward in inference mode, or forward and backward to parameters and input."""
 
     def __init__(self, subject: Subject, x: Tensor, grad: Tensor, group: Group, device: str) -> None:
-        super().__init__(subject.name, subject.module, group, device)
+        module = copy.deepcopy(subject.module) if group.mode == "graphed" else subject.module  # graphing changes it
+        super().__init__(subject.name, module, group, device)
         self.exact, self.training = subject.exact, group.direction == "forward+backward"
         dtype = getattr(torch, group.dtype)
         self.x = x.to(dtype).detach().requires_grad_(self.training)
@@ -96,6 +97,9 @@ class LayerRun(Run):
         self.function: Any = self.module
         if group.mode == "compiled":
             self.function = torch.compile(self.module, fullgraph=True)
+        if group.mode == "graphed":
+            sample = self.x.detach().clone().requires_grad_()
+            self.function = torch.cuda.make_graphed_callables(self.module, (sample,))
 
     def work(self) -> tuple[Tensor, ...]:
         if not self.training:

@@ -10,7 +10,9 @@ from .contenders import TITLES
 from .records import Record, Spread, spread
 
 Entry = dict[str, Any]
-MODES = {"eager": "eager", "compiled": "compiled", "graph": "CUDA graph"}
+MODES = {"eager": "eager", "compiled": "compiled", "graphed": "graphed", "graph": "CUDA graph"}
+ONE_LINE = ("eager", "compiled", "graphed")
+"""Modes that a user gets by one line; a CUDA graph of a whole step takes several."""
 DIRECTIONS = ("forward", "forward+backward", "step")
 
 
@@ -68,10 +70,10 @@ def baseline(record: Record, entry: Entry) -> Entry | None:
     return None
 
 
-def fastest_baseline(record: Record, entry: Entry) -> Entry | None:
-    """The baseline in the mode that is fastest for it."""
+def fastest(record: Record, entry: Entry, contenders: Iterable[str]) -> Entry | None:
+    """A measurement like this one of some contenders, in the one-line mode that is fastest for them."""
     fields = {key: entry.get(key) for key in ("dtype", "direction", "point")}
-    found = (find(record, contender=n, status="measured", mode=mode, **fields) for n in BASELINES for mode in MODES)
+    found = (find(record, contender=n, status="measured", mode=mode, **fields) for n in contenders for mode in ONE_LINE)
     return min((e for e in found if e is not None), key=lambda e: spread(e["seconds"]).median, default=None)
 
 

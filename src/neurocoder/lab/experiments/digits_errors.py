@@ -18,7 +18,7 @@ from ..sections import Cell, Ours, Plot, Section, Table
 from ..statistics import by_seed, differences, summary
 from .digits_variants import BEST, LIMIT, PROGRAMS, VARIANTS, title
 
-CURVES = {1: [f"J{steps}" for steps in range(1, 9)], 3: ["H3-J1", "H3-J5"]}
+CURVES = {1: [f"J{steps}" for steps in range(1, 9)], 3: ["P6-H3-J1", "P6-H3-J5"]}
 """Variants that differ in J alone, by H."""
 
 
@@ -130,7 +130,7 @@ def steps(records: Sequence[Record]) -> str | None:
     """Whether steps help, at one head and at three."""
     verdicts = {True: "steps help", False: "steps hurt", None: "an effect of steps cannot be told from chance"}
     said = []
-    for number, (one, five) in {1: ("J1", "J5"), 3: ("H3-J1", "H3-J5")}.items():
+    for number, (one, five) in {1: ("J1", "J5"), 3: ("P6-H3-J1", "P6-H3-J5")}.items():
         found = fall(records, one, five)
         if found is not None:
             values = f"{mean(records, one)} with J=1 and {mean(records, five)} with J=5 ({found.words})"
@@ -144,13 +144,13 @@ def steps(records: Sequence[Record]) -> str | None:
 
 def heads(records: Sequence[Record]) -> str | None:
     """Whether heads do what steps do."""
-    found = fall(records, "J5", "H3-J1")
+    found = fall(records, "J5", "P6-H3-J1")
     if found is None:
         return None
     verdicts = {True: "heads do more than steps", False: "heads do less than steps", None: "they cannot be told apart"}
     return (
-        f"Heads instead of steps: one step with three heads ({parameters(records, 'H3-J1'):,} parameters) has "
-        f"{mean(records, 'H3-J1')}, five steps with one head ({parameters(records, 'J5'):,}) {mean(records, 'J5')} "
+        f"Heads instead of steps: one step with three heads ({parameters(records, 'P6-H3-J1'):,} parameters) has "
+        f"{mean(records, 'P6-H3-J1')}, five steps with one head ({parameters(records, 'J5'):,}) {mean(records, 'J5')} "
         f"({found.words}): {verdicts[found.clear]}."
     )
 

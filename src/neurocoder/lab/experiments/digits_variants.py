@@ -19,18 +19,21 @@ def program(steps: int, *, heads: int = 1, slots: int = 6, hidden: int = 8) -> n
     )
 
 
+CANDIDATES = ((6, 1, 7), (6, 3, 6), (10, 2, 5), (10, 3, 5), (10, 4, 5), (12, 3, 5), (15, 3, 4))
+"""P, H and LSTM size of layers that fit within the linear classifier's parameters with J = 5."""
 PROGRAMS: Mapping[str, nc.ProgramConfig] = {
     **{f"J{steps}": program(steps) for steps in range(1, 9)},
-    "H3-J5": program(5, heads=3, hidden=6),
-    "H3-J1": program(1, heads=3, hidden=6),
-    "H1-J5-narrow": program(5, hidden=7),
-    "P10-H2-J5": program(5, heads=2, slots=10, hidden=5),
+    **{
+        f"P{slots}-H{heads}-J{steps}": program(steps, heads=heads, slots=slots, hidden=hidden)
+        for slots, heads, hidden in CANDIDATES
+        for steps in (5, 1)
+    },
     "single-30": program(1, heads=3, slots=30),
     "multi-10": program(5, slots=10),
 }
-"""The curve over J at H = 1 as in the paper; four that fit within the linear classifier's 7,850 parameters; the two
-whose attention Figure 4 shows (three heads, for three components in one step)."""
-BEST = "H3-J5"
+"""The curve over J at H = 1 as in the paper; those that fit within the linear classifier's 7,850 parameters, with five
+steps and with one; the two whose attention Figure 4 shows (three heads, for three components in one step)."""
+BEST = "P6-H3-J5"
 """The best with J = 5 and at most `LIMIT` parameters, by validation error."""
 LIMIT = 7_850
 """Parameters of the linear classifier."""
