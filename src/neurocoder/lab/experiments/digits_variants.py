@@ -33,7 +33,7 @@ PROGRAMS: Mapping[str, nc.ProgramConfig] = {
 }
 """The curve over J at H = 1 as in the paper; those that fit within the linear classifier's 7,850 parameters, with five
 steps and with one; the two whose attention Figure 4 shows (three heads, for three components in one step)."""
-BEST = "P6-H3-J5"
+BEST = "P10-H4-J5"
 """The best with J = 5 and at most `LIMIT` parameters, by validation error."""
 LIMIT = 7_850
 """Parameters of the linear classifier."""

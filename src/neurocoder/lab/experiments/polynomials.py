@@ -80,7 +80,7 @@ class Polynomials:
     Config: ClassVar[type] = PolynomialsConfig
     presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
         "paper": PolynomialsConfig(),
-        "best": PolynomialsConfig(learning_rate=3e-3, decay="cosine"),
+        "best": PolynomialsConfig(learning_rate=1e-2, decay="cosine"),
         "smoke": PolynomialsConfig(
             iterations=40, batch=16, learning_rate=1e-2, chunks=3, points=8, evaluate_every=10, held_out=64
         ),
