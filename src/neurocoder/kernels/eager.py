@@ -164,16 +164,14 @@ def attend_backward(
     grad: Tensor, content: Tensor, interpolation: Tensor, attention: Tensor, saved: list[tuple[Any, ...]]
 ) -> tuple[Tensor, Tensor]:
     """Gradients of content attention and of the gates before the sigmoid; overwrites `grad`."""
-    difference = content.clone() if saved else content
     grad_usage: Tensor | None = None
-    by_step = zip(grad.unbind(1), attention.unbind(1), interpolation.unbind(1), difference.unbind(1), strict=True)
-    for (grad_w, w, g, contrast), step in zip(reversed(list(by_step)), reversed(saved), strict=False):
+    by_step = list(zip(grad.unbind(1), attention.unbind(1), interpolation.unbind(1), strict=True))
+    for (grad_w, w, g), step in zip(reversed(by_step), reversed(saved), strict=False):
         usage, idle, chosen, largest = step
         if grad_usage is not None:  # m_{j+1} = max(m_j, w_j): to the larger one, a tie split evenly
             from_later = torch.sub(w, usage).sign_().add_(1).mul_(0.5).mul_(grad_usage)
             grad_w.add_(from_later)
             grad_usage.sub_(from_later)
-        contrast.sub_(idle)
         grad_idle = torch.addcmul(grad_w, grad_w, g, value=-1).mul_(chosen)
         top = torch.eq(usage, largest, out=torch.empty_like(usage))
         spread = grad_idle.sum(dim=-1, keepdim=True).div_(top.sum(dim=-1, keepdim=True))
@@ -181,8 +179,12 @@ def attend_backward(
         grad_usage = grad_idle if grad_usage is None else grad_idle.add_(grad_usage)
     if grad_usage is not None:
         grad[:, 0].add_(grad_usage)
-    grad.mul_(interpolation)  # of the content; times the difference and (1 - g), of the gates
-    grad_gates = difference.mul_(grad) if saved else difference * grad
+    grad.mul_(interpolation)  # of the content; times content minus least-used and (1 - g), of the gates
+    grad_gates = content * grad
+    for into_gates, (into_content, _, _), (_, idle, _, _) in zip(
+        grad_gates.unbind(1)[1:], by_step[1:], saved, strict=True
+    ):
+        into_gates.addcmul_(into_content, idle, value=-1)
     return grad, grad_gates.addcmul_(grad_gates, interpolation, value=-1)
 
 
