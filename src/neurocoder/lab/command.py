@@ -55,6 +55,8 @@ class Options:
     """Folder of the records."""
     jobs: int = 1
     """Runs side by side, each in a process of its own."""
+    threads: int = 1
+    """CPU threads of each run: for small models more of them only wait for each other."""
     resume: bool = False
     """Continue interrupted runs from their checkpoints."""
     again: bool = False
@@ -71,7 +73,7 @@ class Options:
     """Folder of the data sets; else NEUROCODER_DATA, else what the package holds."""
 
     def __post_init__(self) -> None:
-        for name in ("jobs", "devices", "nodes"):
+        for name in ("jobs", "threads", "devices", "nodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if not self.checkpoint_seconds >= 0:
@@ -104,6 +106,7 @@ class Options:
             device=device,
             precision=self.precision,
             loop=loop,
+            threads=self.threads,
             devices=self.devices,
             nodes=self.nodes,
             resume=self.resume,

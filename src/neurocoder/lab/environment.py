@@ -24,14 +24,21 @@ def git(*arguments: str) -> str | None:
 
 
 def commit(given: str | None = None) -> str:
-    """Of the checkout that this code belongs to; outside one, the given one or that in `NEUROCODER_COMMIT`."""
-    return git("rev-parse", "HEAD") or given or os.environ.get("NEUROCODER_COMMIT") or "unknown"
+    """The given one, that in `NEUROCODER_COMMIT`, or that of the checkout that this code belongs to."""
+    return given or os.environ.get("NEUROCODER_COMMIT") or git("rev-parse", "HEAD") or "unknown"
 
 
-def changed() -> bool | None:
-    """Whether the package differs from the commit; None outside a checkout."""
+def changed(given: str | None = None) -> bool | None:
+    """Whether the package differs from the commit; None outside a checkout, or where the commit was given."""
+    if given or os.environ.get("NEUROCODER_COMMIT"):
+        return None
     answer = git("status", "--porcelain", "--", str(Path(nc.__file__).parent))
     return None if answer is None else bool(answer)
+
+
+def marked() -> str:
+    """The commit, with a + where the package differs from it."""
+    return commit() + ("+" if changed() else "")
 
 
 def version(package: str) -> str | None:
@@ -67,7 +74,7 @@ def describe(device: torch.device) -> dict[str, str]:
     """Everything, as a run's record has it; a commit with changes ends in `+`."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
-        "commit": commit() + ("+" if changed() else ""),
+        "commit": marked(),
         **{name: found for name, found in versions().items() if found is not None},
         "hardware": hardware,
         "threads": str(torch.get_num_threads()),

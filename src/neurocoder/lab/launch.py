@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -79,11 +79,10 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
     return 0
 
 
-def _work(pipe: Connection, setup: Setup, place: Place, live: bool) -> None:
+def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
     """A worker process: does units that come over the pipe until it is closed."""
-    if place.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = place.gpu
-    torch.set_num_threads(place.threads)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     fabric = setup.fabric()
     with Signals(signal.SIGTERM) as signals:
         while True:
@@ -102,33 +101,23 @@ def _work(pipe: Connection, setup: Setup, place: Place, live: bool) -> None:
                 pipe.send(reason(error))
 
 
-class Place(NamedTuple):
-    """What a worker may use."""
-
-    threads: int
-    gpu: str | None
-
-
-def places(jobs: int, device: str) -> list[Place]:
-    """Cores and GPUs shared out among workers; each has one GPU."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def places(jobs: int, device: str) -> list[str | None]:
+    """GPUs shared out among workers: each has one, or none on a CPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
-    shared = [gpus[index % len(gpus)] if device == "cuda" and gpus else None for index in range(jobs)]
-    return [Place(max(1, cores // jobs), gpu) for gpu in shared]
+    return [gpus[index % len(gpus)] if device == "cuda" and gpus else None for index in range(jobs)]
 
 
 class _Worker:
     """A worker process and what it does."""
 
-    def __init__(self, setup: Setup, place: Place, live: bool) -> None:
+    def __init__(self, setup: Setup, gpu: str | None, live: bool) -> None:
         context = multiprocessing.get_context("spawn")
-        self.place, self.unit = place, cast(Unit | None, None)
+        self.gpu, self.unit = gpu, cast(Unit | None, None)
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, setup, place, live), daemon=True)
-        before = signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # inherited: of a Ctrl-C only the first process takes note
+        self._process = context.Process(target=_work, args=(theirs, setup, gpu, live), daemon=True)
+        # Inherited: of a Ctrl-C only the first process takes note.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._process.start()
         signal.signal(signal.SIGINT, before)
         theirs.close()
@@ -172,7 +161,7 @@ def processes(units: Sequence[Unit], setup: Setup, jobs: int, display: Display) 
                     worker.give(waiting.popleft())
                 elif not alive or worker.unit is None:
                     workers.remove(worker)
-                    free.append(worker.place)
+                    free.append(worker.gpu)
                     how = worker.end()
                     if worker.unit is not None and not told:
                         display.failed(worker.unit, f"its process ended with {how}")
@@ -204,7 +193,7 @@ def connect(address: str) -> bool:
     except ModuleNotFoundError:
         raise Refused("--cluster needs ray: pip install 'neurocoder[cluster]'") from None
     variables = {name: os.environ[name] for name in ("NEUROCODER_DATA", "PYTHONPATH") if name in os.environ}
-    variables["NEUROCODER_COMMIT"] = environment.commit()
+    variables["NEUROCODER_COMMIT"] = environment.marked()
     try:
         ray.init(
             None if address == "auto" else address,

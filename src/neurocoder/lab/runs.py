@@ -38,6 +38,8 @@ class Setup:
     precision: str = "32-true"
     loop: str = "plain"
     """`plain`, `graph` or `stacked`."""
+    threads: int = 1
+    """Of the CPU, in each process."""
     devices: int = 1
     nodes: int = 1
     resume: bool = False
@@ -52,6 +54,7 @@ class Setup:
 
     def fabric(self) -> Fabric:
         """The devices. Several processes are started, or, under `torchrun`, joined."""
+        torch.set_num_threads(self.threads)
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it recommends less precision on each GPU
         strategy = "ddp" if self.processes > 1 else "auto"
         fabric = Fabric(

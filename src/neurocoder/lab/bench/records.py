@@ -71,7 +71,7 @@ def describe(device: str, commit: str | None) -> Record:
         "versions": environment.versions(),
         "hardware": {"name": hardware.get("gpu", cpu), **hardware},
         "commit": environment.commit(commit),
-        "dirty": environment.changed(),
+        "dirty": environment.changed(commit),
     }
 
 

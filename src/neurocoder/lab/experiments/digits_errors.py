@@ -18,7 +18,11 @@ from ..sections import Cell, Ours, Plot, Section, Table
 from ..statistics import by_seed, differences, summary
 from .digits_variants import BEST, LIMIT, PROGRAMS, VARIANTS, title
 
-CURVES = {1: [f"J{steps}" for steps in range(1, 9)], 3: ["P6-H3-J1", "P6-H3-J5"]}
+CURVES = {
+    1: [f"J{steps}" for steps in range(1, 9)],
+    3: ["P6-H3-J1", "P6-H3-J5"],
+    4: ["P10-H4-J1", "P10-H4-J5"],
+}
 """Variants that differ in J alone, by H."""
 
 
@@ -29,7 +33,7 @@ def section(records: Sequence[Record], paper: Mapping[str, Any]) -> Section | No
     text = (gain(records, paper), steps(records), heads(records), count(paper), beside_mlp(records))
     caption = (
         f"{measure(records).capitalize()} against the number of steps J: mean, standard deviation (band) and single "
-        "seeds (dots). Beside the curve of the paper's configuration (H=1) a narrower model with three heads."
+        "seeds (dots). Beside the curve of the paper's configuration (H=1) smaller models with three and four heads."
     )
     draw = partial(plots.error_over_steps, curves(records), levels(records), measure(records))
     return Section(
@@ -127,10 +131,10 @@ def gain(records: Sequence[Record], paper: Mapping[str, Any]) -> str | None:
 
 
 def steps(records: Sequence[Record]) -> str | None:
-    """Whether steps help, at one head and at three."""
+    """Whether steps help, at one head and at several."""
     verdicts = {True: "steps help", False: "steps hurt", None: "an effect of steps cannot be told from chance"}
     said = []
-    for number, (one, five) in {1: ("J1", "J5"), 3: ("P6-H3-J1", "P6-H3-J5")}.items():
+    for number, (one, five) in {**CURVES, 1: ["J1", "J5"]}.items():
         found = fall(records, one, five)
         if found is not None:
             values = f"{mean(records, one)} with J=1 and {mean(records, five)} with J=5 ({found.words})"

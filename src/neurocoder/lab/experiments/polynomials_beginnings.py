@@ -11,6 +11,7 @@ import numpy as np
 from ..plots import polynomials as plots
 from ..results import Record
 from ..sections import Cell, Ours, Plot, Section, Table
+from ..statistics import differences, summary
 from .polynomials_runs import Runs, family_of, first_of, median_run, programs_of, title
 from .polynomials_variants import MODELS
 
@@ -71,15 +72,34 @@ def told(runs: Runs) -> str:
     )
     alone = first_of(runs).observations["boundaries"]["jump"]
     jump = f"The jump of y alone: {alone['either']:.3f} ({alone['quiet']:.3f})."
-    compared = ""
-    singles = [model for model in programs_of(runs) if model != "multi"]
-    if "multi" in runs and singles:
-        multi = fmean(judged(runs["multi"], "attention"))
-        best = max(fmean(judged(runs[model], "attention")) for model in singles)
-        compared = (
-            f"Multi-step attention tells the beginnings {'better' if multi > best else 'no better'} than single-step."
-        )
-    return " ".join(filter(None, (f"{title(runs)}, AUC of the first component's attention: {listed}.", jump, compared)))
+    said = (f"{title(runs)}, AUC of the first component's attention: {listed}.", jump, *compared(runs))
+    return " ".join(said)
+
+
+def compared(runs: Runs) -> list[str]:
+    """Multi-step attention against each single-step one, seed by seed."""
+    if "multi" not in runs:
+        return []
+    verdicts = {True: "multi-step tells more", False: "multi-step tells less", None: "they cannot be told apart"}
+    multi, said = aucs(runs["multi"]), []
+    for model in programs_of(runs):
+        found = differences(multi, aucs(runs[model])) if model != "multi" else []
+        if len(found) > 1:
+            more = summary(found)
+            assert more.interval is not None  # of two values at least
+            low, high = more.interval
+            clear = None if low <= 0 <= high else low > 0
+            name = MODELS[model].title
+            said.append(
+                f"Multi-step less {name}: {more.mean:+.3f} (95% interval {low:+.3f} to {high:+.3f}, {more.n} seeds): "
+                f"{verdicts[clear]}."
+            )
+    return said
+
+
+def aucs(records: Sequence[Record]) -> dict[int, float]:
+    """Of the first component's attention, by seed."""
+    return {record.seed: record.observations["boundaries"]["attention"]["either"] for record in records}
 
 
 def auc_table(runs: Runs) -> Table:
