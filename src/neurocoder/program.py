@@ -123,10 +123,9 @@ class ProgramLayer(CodedLayer):
         controller, memory = self.controller, self.memory
         networks = [controller.input, *([controller.integration] if controller.integration else [])]
         weights = [*([memory.U] if read is None else []), *(network.weight for network in networks)]
-        projected = linear(rows, torch.cat(weights))
         if choose(memory.U, self.config) == "triton":
-            return self._execute_fused(projected, read)
-        parts = list(projected.split([len(weight) for weight in weights], dim=-1))
+            return self._execute_fused(linear(rows, torch.cat(weights)), read)
+        parts = [linear(rows, weight) for weight in weights]
         if read is None:
             read = parts.pop(0).unsqueeze(1)
         signals = [part + network.bias for part, network in zip(parts, networks, strict=True)]

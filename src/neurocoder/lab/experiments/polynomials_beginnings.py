@@ -1,4 +1,4 @@
-"""What attention tells of the beginnings of chunks (Figure 6): tables, figures and words, from records alone."""
+"""What attention tells of the beginnings of chunks (Figure 5): tables, figures and words, from records alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .polynomials_variants import MODELS
 
 
 def beginnings(settings: Sequence[Runs]) -> Section:
-    """Figure 6; at least one setting has a Neurocoder."""
+    """Figure 5; at least one setting has a Neurocoder."""
     shown = next(runs for runs in settings if programs_of(runs))
     pictured = [model for model in ("multi", "single-3" if "single-3" in shown else "single-2") if model in shown]
     return Section(
-        title="Attention and the beginnings of chunks (Figure 6)",
+        title="Attention and the beginnings of chunks (Figure 5)",
         text=[
             "Does attention follow the polynomials? A signal that changes more at the beginning of a chunk than "
             "elsewhere tells where chunks begin. Its AUC is the chance that it changes more at one of the first two "

@@ -1,4 +1,4 @@
-"""What the polynomials experiment found: errors (Figure 5), then attention (Figure 6); from records alone."""
+"""What the polynomials experiment found: errors (Figure 6), then attention (Figure 5); from records alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .polynomials_variants import MODELS, SETTINGS
 
 
 def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
-    """Figure 5, and Figure 6 where there is a Neurocoder."""
+    """Figure 6, and Figure 5 where there is a Neurocoder."""
     settings = [runs for runs in (runs_of(records, setting) for setting in SETTINGS) if runs]
     if not settings:
         return []
@@ -25,9 +25,9 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 
 
 def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
-    """Figure 5."""
+    """Figure 6."""
     return Section(
-        title="Learning curves (Figure 5)",
+        title="Learning curves (Figure 6)",
         text=[
             "Polynomials are evaluated at x / 5, which the networks are fed together with the last y. Nothing "
             "foretells the first point of a chunk: the best one can do is to predict 0, its mean. What that costs, "
