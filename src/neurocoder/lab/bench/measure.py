@@ -88,7 +88,7 @@ def interleave(runs: Sequence[Run], settings: Settings) -> dict[str, tuple[int, 
 
 def peak_bytes(run: Run) -> int | None:
     """The most memory that one call holds above what was there before; only a GPU's allocator tells."""
-    if run.device != "cuda" or run.group.mode == "graph":
+    if run.device != "cuda" or run.group.mode in ("graph", "graphed"):  # graphs have memory of their own
         return None
     run.clear()
     torch.cuda.synchronize()
