@@ -108,7 +108,7 @@ def pattern_columns(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure
         for n, (axis, component, found) in enumerate(zip(axes, components, best, strict=True)):
             picture = columns_of_slots(axis, np.asarray(found["centres"]).T, values.min(), values.max())
             shares = [f"{100 * share:.0f}" for share in found["share"]]
-            axis.set_xticks(range(len(shares)), shares, fontsize=7 if len(shares) < 5 else 5.5)
+            axis.set_xticks(range(len(shares)), shares, fontsize=7 if len(shares) < 4 else 5.5)
             axis.set_title(f"component {n + 1}", fontsize=7)
             numbers = f"silh. {max(component['silhouettes']):.2f}\nexpl. {100 * found['explain']:.0f}%"
             axis.set_xlabel(numbers, fontsize=7)
