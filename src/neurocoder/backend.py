@@ -23,9 +23,11 @@ Backend = Literal["auto", "torch", "eager", "triton"]
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
-MAX_ORTHOGONAL = 128
-"""Slots of a memory whose Gram matrix the kernel of the orthogonal loss keeps on chip."""
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
+MAX_ORTHOGONAL = 128, 8192
+"""Slots, whose Gram matrix the kernel of the orthogonal loss keeps on chip, and their width: its work grows as the
+square of that."""
+_HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
+"""The kernels need float32 products in three passes, which Triton has for NVIDIA's GPUs alone."""
 
 _chosen: Backend = "auto"
 
@@ -69,6 +71,8 @@ def choose(tensor: Tensor, program: ProgramConfig) -> Backend:
     """The fastest path that serves a layer whose parameters are like this tensor."""
     if _chosen == "triton" and not supports(program):
         raise ValueError(f"backend 'triton' takes {_LIMITS}, got {program}")
+    if _chosen == "triton" and tensor.dtype == torch.float64:
+        raise ValueError("backend 'triton' takes float32 and narrower types, got a layer in float64")
     if _chosen != "auto":
         return _chosen
     if _transformed() or tensor.is_meta:
@@ -77,12 +81,13 @@ def choose(tensor: Tensor, program: ProgramConfig) -> Backend:
     return "triton" if fused else "eager"
 
 
-def fuses_orthogonality(slots: Tensor) -> bool:
-    """Whether the Triton kernels compute the orthogonal loss of a memory whose matrices are like this one (P, d)."""
+def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
+    """Whether the Triton kernels compute the orthogonal loss of M_U (P, d_in) and M_V (P, d_out)."""
     if _chosen not in ("auto", "triton") or not _HAS_TRITON or torch.compiler.is_compiling():
         return False
-    fused = slots.is_cuda and slots.dtype != torch.float64 and not _transformed()
-    return (fused or _chosen == "triton") and len(slots) <= MAX_ORTHOGONAL
+    slots, width = MAX_ORTHOGONAL
+    small = len(left) <= slots and max(left.shape[1], right.shape[1]) <= width
+    return small and left.dtype != torch.float64 and not _transformed() and (left.is_cuda or _chosen == "triton")
 
 
 def product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
@@ -90,7 +95,8 @@ def product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
 
     That is autocast's where it is on. While a graph is traced, torch sees the operations one by one.
     """
-    if torch.compiler.is_compiling() or x.is_meta:
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0
+    if traced or x.is_meta:
         return None
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)

@@ -51,7 +51,7 @@ class ProgramMemory(nn.Module):
 
     def orthogonal_loss(self) -> Tensor:
         """`L_o` of this memory."""
-        if fuses_orthogonality(self.U):
+        if fuses_orthogonality(self.U, self.V):
             from .kernels.orthogonality import OrthogonalLoss
 
             return OrthogonalLoss.apply(self.U, self.V)

@@ -114,8 +114,7 @@ class ProgramLayer(CodedLayer):
 
         Args:
             rows: what the controller reads (N, control width).
-            read: a = x M_U^T (N, T, P), or None where `rows` are the inputs themselves: then one projection reads them
-                for slots, composition and integration network together.
+            read: a = x M_U^T (N, T, P), or None where `rows` are the inputs themselves.
 
         Returns:
             e (N, T, P), with x P_t = e M_V; gate * sigma_r (N, 1), or None where the residual is not gated

@@ -1,14 +1,17 @@
 """The command line: what it offers, and what it says to wrong input."""
 
 import io
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from lines import Lines, outcome, run
+from lines import Lines, command, outcome, run
 
-from neurocoder.lab import cli, command
+from neurocoder.lab import cli
 from neurocoder.lab.cli import main
+from neurocoder.lab.command import options
 from neurocoder.lab.experiments import EXPERIMENTS, load
 
 
@@ -29,6 +32,8 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
     assert "--resume" in said
     assert "Examples a step. (default: 8)" in said
     assert "Steps. (default: 4)" in said
+    assert "usage: neurocoder run lines:Lines [-h]" in said
+    assert "Variants: linear, program, dropout," in said
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "digits, polynomials" in capsys.readouterr().out
@@ -46,8 +51,17 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("run lines:Lines --preset worst", "--preset must be among best, smoke, got 'worst'"),
         ("run lines:Lines --preset", "--preset must be among best, smoke, got None"),
         ("run lines:Lines --steps 0", "steps must be at least 1, got 0"),
-        ("run lines:Lines --steps many", "--steps"),
-        ("run lines:Lines --stepz 3", "--stepz"),
+        (
+            "run lines:Lines --steps many",
+            "--steps must be a whole number, got 'many' (neurocoder run lines:Lines --help)",
+        ),
+        ("run lines:Lines --learning-rate low", "--learning-rate must be a number, got 'low'"),
+        ("run lines:Lines --nothing", "Unrecognized options: --nothing (neurocoder"),
+        ("run lines:Lines --optimizer sgd", "Unrecognized options: --optimizer, sgd; perhaps you meant --optimiser"),
+        (
+            "run lines:Config",
+            "experiment 'lines:Config' must have name, title, Config, presets, seeds, variants, build",
+        ),
         ("run lines:Lines --device tpu", "'tpu'"),
         ("run lines:Lines --precision 8", "'8'"),
         ("run lines:Lines --seeds 3-1", "--seeds must be like 0-9 or 0,3,5, got '3-1'"),
@@ -63,7 +77,9 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("run lines:Lines --device cpu --loop graph", "--loop graph needs a GPU, got --device cpu"),
         ("run lines:Lines --resume --again", "--resume continues runs, --again starts them over"),
         ("run lines:Lines --data-root /no/such/folder", "--data-root must be a folder, got /no/such/folder"),
+        ("list everything", "everything"),
         ("report --nothing", "--nothing"),
+        ("report --presets worst", "--presets must be among paper, best, smoke, got 'worst'"),
     ],
 )
 def test_wrong_input_gets_one_clear_line(capsys, tmp_path, monkeypatch, words, message):
@@ -75,6 +91,44 @@ def test_wrong_input_gets_one_clear_line(capsys, tmp_path, monkeypatch, words, m
     assert said.err.count("\n") == 1
     assert said.out == ""
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["two words", "a/b", ""])
+def test_names_of_variants_must_do_as_folders(capsys, monkeypatch, name):
+    monkeypatch.setattr(Lines, "variants", lambda self, config: ["linear", name])
+    assert run() == 2
+    assert f"variants of lines:Lines must be of letters, digits, - and ., got {name!r}" in capsys.readouterr().err
+
+
+def test_a_preset_without_seeds(capsys, monkeypatch):
+    monkeypatch.setattr(Lines, "seeds", {"smoke": (0,)})
+    assert run() == 2
+    assert "--seeds must be given: experiment 'lines' has none for preset best" in capsys.readouterr().err
+
+
+def test_of_several_processes_one_complains(capsys, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert run("--seeds", "none") == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    process = command("run", "lines:Lines", "--variants", "linear", "--seeds", "0-9", "--output", tmp_path)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 141
+
+
+def test_experiments_are_found_where_the_command_is_called(tmp_path):
+    """An installed command does not look there by itself."""
+    shutil.copy(Path(__file__).with_name("lines.py"), tmp_path / "mine.py")
+    code = (
+        "import os, sys; sys.path[:] = [entry for entry in sys.path if entry not in ('', os.getcwd())];"
+        "from neurocoder.lab.cli import main; sys.exit(main(['run', 'mine:Lines', '--preset', 'smoke', '--help']))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert "Steps. (default: 4)" in said.stdout, said.stderr
 
 
 def test_a_gpu_that_is_not_there(capsys, monkeypatch):
@@ -101,7 +155,7 @@ def test_a_folder_of_data_that_is_not_there(capsys, monkeypatch):
     ],
 )
 def test_what_is_automatic_is_settled_by_the_hardware(gpu, words, device, loop):
-    setup = command.options(["lines:Lines", *words])[0].setup(gpu)
+    setup = options(["lines:Lines", *words])[0].setup(gpu)
     assert (setup.device, setup.loop) == (device, loop)
 
 
@@ -165,5 +219,5 @@ def test_the_command_is_a_module_and_imports_little_for_help():
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_errors_of_tyro_are_reduced_to_their_message(monkeypatch, encoding):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-    with pytest.raises(ValueError, match=r"^steps must be at least 1, got 0 \(neurocoder run --help\)$"):
-        command.options(["lines:Lines", "--steps", "0"])
+    with pytest.raises(ValueError, match=r"^steps must be at least 1, got 0 \(neurocoder run lines:Lines --help\)$"):
+        options(["lines:Lines", "--steps", "0"])

@@ -40,6 +40,12 @@ def test_two_processes_give_the_loss_curve_of_one_and_resume_under_torchrun(tmp_
     assert torchrun.returncode == 0, torchrun.stderr
     assert torchrun.stdout.count("finished") == 1
 
+    process = command("run", "lines:Lines", *WISH, "--batch", 4, "--devices", 2, "--output", tmp_path)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "batch is 8 there and 4 here" in complaints
+    assert complaints.count("\n") == 1
+
     assert run(*WISH, "--output", tmp_path / "one") == 0
     two, one = outcome(tmp_path, "program"), outcome(tmp_path / "one", "program")
     assert (two["processes"], one["processes"]) == (2, 1)

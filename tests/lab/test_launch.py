@@ -24,6 +24,14 @@ def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
     assert outcome(tmp_path)["seed"] == 0
 
 
+def test_failures_alike_are_explained_once_and_many_are_counted(tmp_path, capsys):
+    assert run("--variants", "broken", "--seeds", "0-6", "--output", tmp_path) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert "no loss today" in said[0]
+    assert said[1:7] == [f"broken seed {seed} failed: as broken seed 0" for seed in range(1, 7)]
+    assert "7 failed (broken seed 0, broken seed 1, broken seed 2, broken seed 3, broken seed 4, and 2 more)" in said[7]
+
+
 def test_neither_does_a_worker_that_is_killed_and_the_others_make_the_same_records(tmp_path, capfd):
     wish = ("--seeds", "0", "--output", tmp_path)
     assert run("--variants", "broken,killed,linear,program", *wish, "--jobs", 2) == 1
@@ -52,6 +60,17 @@ def test_an_interrupt_stops_all_workers_with_checkpoints(tmp_path, capfd):
     names = sorted(file.name for file in folder.iterdir())
     assert names == ["seed0.checkpoint.safetensors", "seed1.checkpoint.safetensors"]
     assert all(0 < Checkpoint.read(file).course.step < 400 for file in folder.iterdir())
+
+
+def test_workers_save_and_end_where_the_first_process_is_killed(tmp_path):
+    wish = ("--variants", "linear", "--seeds", "0-1", "--steps", 10_000, "--pause", 0.02, "--output", tmp_path)
+    process = command("run", "lines:Lines", *wish, "--jobs", 2, "--checkpoint-seconds", 0)
+    folder, deadline = tmp_path / "lines" / "best" / "linear", time.monotonic() + 60
+    while len(list(folder.glob("seed*.safetensors"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)  # until none is left that could write to its output
+    assert {Checkpoint.read(file).course.step < 10_000 for file in folder.glob("seed?.checkpoint.*")} == {True}
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,13 @@ def test_no_records_is_an_error_that_names_the_command(toy, tmp_path):
         report.main(report.Options(output=tmp_path, presets=("paper",)))
 
 
+def test_a_target_that_cannot_be_written_is_an_error(toy, tmp_path):
+    write(tmp_path, record())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"--target must be a folder that can be written to, got .*/file: File exists"):
+        report.main(report.Options(output=tmp_path, target=tmp_path / "file"))
+
+
 def test_unknown_experiment_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"experiment must be among digits.*got 'digit'"):
         report.main(report.Options(output=tmp_path, experiments=("digit",)))

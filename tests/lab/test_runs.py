@@ -1,14 +1,18 @@
 """Runs: skipped when finished, refused when in the way, continued to the same result after any kind of end."""
 
+import errno
 import json
+import os
 import signal
 import time
 
 import pytest
 import torch
 from lines import Points, command, outcome, run
+from safetensors import SafetensorError
 
 from neurocoder.lab.checkpoints import Checkpoint
+from neurocoder.lab.files import replacing
 from neurocoder.lab.results import Damaged
 from neurocoder.lab.runs import format_seeds
 from neurocoder.lab.training import Course
@@ -114,6 +118,15 @@ def test_another_configuration_is_refused_before_anything_is_trained(tmp_path, c
     assert run("--variants", "program", "--seeds", 0, "--output", tmp_path, *options, "--again") == 0
 
 
+def test_records_that_cannot_be_written_are_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("neurocoder.lab.runs.perform", None)
+    (tmp_path / "file").write_text("")
+    for output, why in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "folder", "Not a directory")):
+        assert run("--output", output) == 2
+        expected = f"error: --output must be a folder that can be written to, got {output}: {why}\n"
+        assert capsys.readouterr().err == expected
+
+
 def test_a_damaged_record_is_set_aside_and_the_run_done_anew(tmp_path, capsys):
     wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
     assert run(*wish) == 0
@@ -165,6 +178,15 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_starts_anew(tmp_path, cap
     assert outcome(tmp_path) == outcome(tmp_path / "other")
 
 
+def test_an_interrupt_that_cannot_be_saved_ends_the_sweep_all_the_same(tmp_path, capsys, interrupted, monkeypatch):
+    def full(checkpoint, path):
+        raise OSError("no space")
+
+    monkeypatch.setattr(Checkpoint, "write", full)
+    assert interrupted(signal.SIGINT, 5, "--variants", "linear", "--seeds", "0-2", "--output", tmp_path) == 130
+    assert "0 finished, 1 failed (linear seed 0)" in capsys.readouterr().out
+
+
 def test_a_rerun_that_was_interrupted_is_resumed_although_there_is_an_old_record(tmp_path, interrupted):
     wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
     assert run(*wish) == 0
@@ -186,6 +208,20 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(Damaged, match="is not a checkpoint"):
         Checkpoint.read(path)
+
+
+def test_a_full_disk_is_named_with_the_file_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def full(state, path, about):
+        path.write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("neurocoder.lab.checkpoints.save_file", full)
+    path = tmp_path / "seed0.checkpoint.safetensors"
+    with pytest.raises(OSError, match=f"{path} cannot be written: I/O error: No space left on device"):
+        Checkpoint({}, Course(0, [[]]), {}).write(path)
+    with pytest.raises(OSError, match=f"{path} cannot be written: No space left on device"), replacing(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert not list(tmp_path.iterdir())
 
 
 def test_seeds_in_words():

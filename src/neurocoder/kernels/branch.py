@@ -6,23 +6,37 @@ on a stream of its own, and so becomes a branch of the graph that runs at the sa
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
+
+_streams: dict[tuple[torch.device, bool], torch.cuda.Stream] = {}
+"""Two for each device. They are kept: cuBLAS holds a workspace for every stream that it has seen."""
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Makes a tensor's GPU the current one, where Triton launches; only where it is another: it costs time."""
+    if tensor.is_cuda and tensor.get_device() != torch.cuda.current_device():
+        return torch.cuda.device(tensor.device)
+    return nullcontext()
 
 
 class Branch:
     """Each `with` block begins after all work so far; `join` makes the main path wait for the blocks.
 
-    Tensors that a block reads or makes have to live until then: memory is reused in the order of one stream.
+    Tensors that a block reads or makes have to live until then: memory is reused in the order of one stream. A branch
+    that begins while another is open is an inner one.
     """
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, inner: bool = False) -> None:
         self.stream: torch.cuda.Stream | None = None
         self.begun = False
         if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-            self.stream = torch.cuda.Stream(tensor.device)
+            key = (tensor.device, inner)
+            self.stream = _streams.get(key) or _streams.setdefault(key, torch.cuda.Stream(tensor.device))
 
     def __enter__(self) -> None:
         if self.stream is not None:

@@ -280,8 +280,8 @@ def backward(
     u, v, s = attention
     read = projected[:, :slots]
     end = slots + 4 * hidden
-    if projected.shape[1] > end + 1:
-        grad_projected[:, end:] = 0
+    if projected.shape[1] > end + (gate is not None):
+        grad_projected[:, end + (gate is not None) :] = 0
 
     grad_strength = torch.matmul(v, grad_coefficients.unsqueeze(-1)).squeeze(-1)
     into_sigma = grad_strength * shadow

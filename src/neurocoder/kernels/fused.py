@@ -214,7 +214,7 @@ def backward(
     shares = new(programs, keys.numel() + sizes.slots), new(lstm_programs, square + 4 * hidden + 1)
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
     grad_composition = torch.empty_like(composition)
-    branch = Branch(projected)
+    branch = Branch(projected, inner=True)
     if count:
         before, shadows, thresholds = small[0], small[1], small[2:]
         factors, unused = new(3, count, sizes.components), projected
@@ -353,7 +353,7 @@ def prepare_backward(
 
 def _tiles(right: Tensor) -> dict[str, int | str]:
     """Constants of the execution's kernels for M_V (P, d_out); products are as exact as torch's own."""
-    rough = torch.backends.cuda.matmul.allow_tf32 or right.dtype != torch.float32
+    rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or right.dtype != torch.float32
     return {
         "P": len(right),
         "PP": max(16, triton.next_power_of_2(len(right))),
@@ -369,7 +369,7 @@ def execute(
     y = right.new_empty(count, d_out)
     if count:
         constants = {"BIAS": bias is not None, "SCALED": plain is not None, "BN": 32, "BD": 128, **_tiles(right)}
-        execute_kernel[triton.cdiv(d_out, 128), triton.cdiv(count, 32)](
+        execute_kernel[triton.cdiv(count, 32), triton.cdiv(d_out, 128)](
             coefficients,
             coefficients.stride(0),
             right,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..config import ProgramConfig
 from . import eager
-from .branch import Branch
+from .branch import Branch, on_device_of
 
 
 def core_of(fused: bool) -> Any:
@@ -61,7 +61,7 @@ class ProgramLinear(torch.autograd.Function):
         Large products are in `dtype`, the composition in at least float32.
         """
         core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
-        with _without_autocast(x):
+        with _without_autocast(x), on_device_of(x):
             x = x.to(dtype)
             plain, branch = None, Branch(x)
             if residual is not None:
@@ -97,8 +97,8 @@ class ProgramLinear(torch.autograd.Function):
         """Reverse order of the forward; the large products only where their gradient is wanted."""
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "this backward cannot itself be differentiated: run the forward inside `with nc.backend('torch'):` "
-                "where create_graph=True is used"
+                "this backward cannot itself be differentiated: run forward and backward inside "
+                "`with nc.backend('torch'):` where create_graph=True is used"
             )
         with _without_autocast(grad):
             return _backward(ctx, grad)
@@ -141,9 +141,12 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     begin = -(-d_out // 4) * 4 if gated else 0
     both = grad.new_empty(len(grad), begin + width)
     scaled, into_projected = both[:, :d_out] if gated else None, both[:, begin:]
+    wants_memory = any(ctx.needs_input_grad[4:20])
     branch = Branch(grad)
+    grad_right = grad_bias = grad_x = grad_residual = None
     with branch:
-        grad_right, grad_bias = core.right_backward(grad, coefficients, program.slots)
+        if wants_memory or ctx.needs_input_grad[21]:
+            grad_right, grad_bias = core.right_backward(grad, coefficients, program.slots)
     grad_coefficients, grad_scale = core.execute_backward(grad, right_low, plain, scale, scaled)
     found = core.backward(
         *(grad_coefficients, grad_scale, None, None),
@@ -152,32 +155,32 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     )
     if dtype != full:
         into_projected.copy_(found.projected)
-    slots, end = program.slots, program.slots + 4 * program.hidden
-    grad_x, grad_residual = None, None
+    of_memory: tuple[Any, ...] = (None,) * 16
     with branch:
-        if gated and wants_residual:
+        if gated and wants_residual and wants_memory:
             summed = both.mT @ x
-            grad_residual, grad_readers = summed[:d_out], summed[begin:].to(full)
+            grad_residual, grad_readers = summed[:d_out], summed[begin:]
         else:
-            grad_readers = (into_projected.mT @ x).to(full)
-            grad_residual = grad.mT @ x if wants_residual else None
-        grad_slots = (grad_readers[:slots], grad_right.to(full), found.values)
-        grad_networks, grad_signal, grad_signal_bias = core.prepare_backward(
-            found.keys, found.signal, (left, right, values), weights, signal, grad_slots
-        )
+            grad_residual = (grad if scaled is None else scaled).mT @ x if wants_residual else None
+            grad_readers = into_projected.mT @ x if wants_memory else None
+        if grad_readers is not None and grad_right is not None:
+            slots, end = program.slots, program.slots + 4 * program.hidden
+            grad_readers = grad_readers.to(full)
+            grad_slots = (grad_readers[:slots], grad_right.to(full), found.values)
+            grad_networks, *grad_signal = core.prepare_backward(
+                found.keys, found.signal, (left, right, values), weights, signal, grad_slots
+            )
+            of_memory = (
+                *grad_slots,
+                *grad_networks,
+                *(grad_readers[slots:end], found.input_bias),
+                None if recurrent is None else found.recurrent,
+                *grad_signal,
+                *((grad_readers[end : end + 1], found.gate_bias) if gated else (None, None)),
+            )
     if wants_x:
         grad_x = into_projected @ readers
         if residual is not None:
-            grad_x.addmm_(scaled if gated else grad, residual)
+            grad_x.addmm_(grad if scaled is None else scaled, residual)
     branch.join()
-    return (
-        *(None, None, None, grad_x),
-        *grad_slots,
-        *grad_networks,
-        *(grad_readers[slots:end], found.input_bias),
-        None if recurrent is None else found.recurrent,
-        *(grad_signal, grad_signal_bias),
-        *((grad_readers[end : end + 1], found.gate_bias) if gated else (None, None)),
-        grad_residual,
-        grad_bias if ctx.has_bias else None,
-    )
+    return None, None, None, grad_x, *of_memory, grad_residual, grad_bias if ctx.has_bias else None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import fused
+from .branch import on_device_of
 from .fused import Sizes
 
 
@@ -25,7 +26,8 @@ def compose(
 ) -> list[Tensor]:
     """`fused.forward`; `sizes` are those of `Sizes` without the sharpness."""
     tensors = (projected, input_bias, recurrent, [packed], keys, values, gate_bias)
-    return fused.forward(*tensors, _sizes(sizes, sharpness))
+    with on_device_of(projected):
+        return fused.forward(*tensors, _sizes(sizes, sharpness))
 
 
 def _sizes(sizes: list[int], sharpness: float) -> Sizes:

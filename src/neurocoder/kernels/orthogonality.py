@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .branch import on_device_of
 from .triton_orthogonality import distance_kernel, gram_kernel
 
 _COLUMNS = 64
@@ -21,7 +22,11 @@ class OrthogonalLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
         """A scalar in float32; the gradients are computed with it."""
-        left, right = left.contiguous(), right.contiguous()
+        with on_device_of(left):
+            return OrthogonalLoss._forward(ctx, left.contiguous(), right.contiguous())
+
+    @staticmethod
+    def _forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
         (slots, d_in), d_out = left.shape, right.shape[1]
         blocks, padded = triton.cdiv(max(d_in, d_out), _COLUMNS), max(16, triton.next_power_of_2(slots))
         shares = left.new_empty(2, blocks, padded, padded, dtype=torch.float32)

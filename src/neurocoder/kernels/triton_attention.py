@@ -84,7 +84,7 @@ def attention_forward_kernel(
 ):
     """Writes w, the l_I-th smallest usages (3, N, r), `sum_i w^s_i M_S(i)` as `before` (N, r) and, with MIX,
     `sum_i w^u_i a_i` as `shadows` (N, r)."""
-    kind = tl.program_id(1)
+    kind = tl.program_id(1).to(tl.int64)  # as are offsets that it begins
     row = tl.program_id(0) * BR + tl.arange(0, BR)
     n, h = (row // H).to(tl.int64), row % H
     p = tl.arange(0, PP)
@@ -151,7 +151,7 @@ def attention_backward_kernel(
     With MIX, `grad_u` (a) and `grad_v` (that of e) have row strides and are multiplied by each component's factor;
     without, they are whole, (N, r, P).
     """
-    kind = tl.program_id(1)
+    kind = tl.program_id(1).to(tl.int64)  # as are offsets that it begins
     p, k = tl.arange(0, PP), tl.arange(0, KP)
     real = p < P
     slot_keys = keys + (kind * P + p) * K

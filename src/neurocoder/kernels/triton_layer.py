@@ -170,8 +170,8 @@ def execute_kernel(
     BD: tl.constexpr,
 ):
     """One tile of `y = e M_V + bias + scale * (x R)`, the last with SCALED; `plain` (N, D) is `x R`."""
-    n = (tl.program_id(1) * BN + tl.arange(0, BN)).to(tl.int64)
-    d, p = tl.program_id(0) * BD + tl.arange(0, BD), tl.arange(0, PP)
+    n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
+    d, p = tl.program_id(1) * BD + tl.arange(0, BD), tl.arange(0, PP)
     inside = (n[:, None] < N) & (d[None, :] < D)
     slots = tl.load(right + p[:, None] * D + d[None, :], mask=(p[:, None] < P) & (d[None, :] < D), other=0.0)
     mix = tl.load(coefficients + n[:, None] * width + p[None, :], mask=(n[:, None] < N) & (p[None, :] < P), other=0.0)

@@ -31,7 +31,10 @@ class Checkpoint:
         """Whole or not at all."""
         about = {"format": FORMAT, "identity": self.identity, "course": asdict(self.course)}
         with replacing(target) as temporary:
-            save_file(self.state, temporary, {"neurocoder": json.dumps(about)})
+            try:
+                save_file(self.state, temporary, {"neurocoder": json.dumps(about)})
+            except SafetensorError as error:
+                raise OSError(str(error)) from None
 
     @classmethod
     def read(cls, source: Path) -> Checkpoint:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -67,9 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
         if missing:
             raise ValueError(f"the lab needs {', '.join(missing)}: pip install 'neurocoder[lab]'")
+        if not {"", os.getcwd()} & set(sys.path):
+            sys.path.append(os.getcwd())  # for experiments of one's own; `python -m` does the same
         return COMMANDS[name][0](arguments)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except BrokenPipeError:  # as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python writes what it still holds
+        return 128 + signal.SIGPIPE
+    except (ValueError, OSError) as error:
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes one is enough to say it
+            print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

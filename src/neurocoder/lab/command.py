@@ -12,37 +12,47 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import tyro
+from lightning_fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
 from . import launch, runs
 from .experiments import EXPERIMENTS, Experiment, load
 from .progress import display
-from .runs import Setup, Unit, format_seeds
+from .runs import Refused, Setup, Unit, format_seeds
 
 T = TypeVar("T")
 
 PRESETS = {
     "best": "our own settings",
     "paper": "the paper's hyper-parameters",
-    "smoke": "a minute, to see that everything works",
+    "smoke": "a minute, to see that all works",
 }
+
+NUMBERS = {
+    r"invalid literal for int\(\) with base 10": "a whole number",
+    "could not convert string to float": "a number",
+}
+"""What Python says of words that should have been numbers, and what was meant."""
+
+PARTS = ("name", "title", "Config", "presets", "seeds", "variants", "build", "sections")
+"""Of an experiment."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How to run. The defaults suit one machine."""
 
-    experiment: tyro.conf.Positional[str]
+    experiment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT")]
     """Its name (see `neurocoder list`), or package.module:Class for one of your own."""
     preset: str = "best"
     """Where the settings below start from: best, paper or smoke."""
-    seeds: str | None = None
-    """Such as 0-9 or 0,3,5; the preset's if not given."""
+    seeds: Annotated[str | None, tyro.conf.arg(metavar="SEEDS", help_behavior_hint="(default: the preset's)")] = None
+    """Such as 0-9 or 0,3,5."""
     variants: str = "*"
     """Names or patterns, with commas between."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -63,13 +73,13 @@ class Options:
     """Do finished and interrupted runs anew."""
     checkpoint_seconds: float = 60.0
     """Between checkpoints."""
-    cluster: str | None = None
+    cluster: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Spread the runs over a Ray cluster: its address, or auto for the one at hand."""
     devices: int = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     """Devices on each node that share one run (DDP)."""
     nodes: int = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     """Machines that share one run."""
-    data_root: Path | None = None
+    data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of the data sets; else NEUROCODER_DATA, else what the package holds."""
 
     def __post_init__(self) -> None:
@@ -133,7 +143,11 @@ def _message(box: str) -> str:
     rows = [line.strip("│| ") for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()]
     rules = [index for index, row in enumerate(rows) if row.startswith("╭") or (row and set(row) <= set("─-╰╯+"))]
     message = " ".join(rows[rules[0] + 1 : rules[1]]) if len(rules) > 1 else " ".join(rows)
-    return message.removeprefix("Error parsing options: ").removeprefix("Error parsing config: ").strip()
+    message = re.sub(r"^Error parsing (run|training)[\w.]*: ", "", message)
+    for told, meant in NUMBERS.items():
+        message = re.sub(rf"^Error parsing (\S+): {told}: ", rf"\1 must be {meant}, got ", message)
+    similar = re.search(r"Perhaps you meant:\s+(--[\w-]+)", " ".join(rows))
+    return message.strip() + (f"; perhaps you meant {similar[1]}" if similar else "")
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -159,19 +173,27 @@ def choose(variants: Sequence[str], wish: str) -> list[str]:
 def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     """What `run` was asked for: the options, the experiment, and its config."""
     if list(arguments) in (["-h"], ["--help"]):
-        parse(Options, arguments, "run", f"Train an experiment: {', '.join(EXPERIMENTS)}.")
+        names = ", ".join(EXPERIMENTS)
+        parse(Options, arguments, "run", f"Train an experiment: {names}. EXPERIMENT --help adds its own settings.")
     if not arguments or arguments[0].startswith("-"):
         raise ValueError("experiment must be given first: neurocoder run EXPERIMENT [options]")
     experiment = load(arguments[0])
+    if lacking := [part for part in PARTS if not getattr(experiment, part, None)]:
+        raise ValueError(f"experiment {arguments[0]!r} must have {', '.join(PARTS)}, lacks {', '.join(lacking)}")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", nargs="?", default="best")
     preset = early.parse_known_args(list(arguments))[0].preset
     if preset not in experiment.presets:
         raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {preset!r}")
-    fields: list[Any] = [("options", Options), ("config", experiment.Config, experiment.presets[preset])]
-    kind = dataclasses.make_dataclass("Wish", fields)
-    wish: Any = parse(kind, arguments, "run", experiment.title)
-    return wish.options, experiment, wish.config
+    config = experiment.presets[preset]
+    fields: list[Any] = [("run", Options), ("training", experiment.Config, config)]
+    variants = experiment.variants(config)
+    for variant in variants:
+        if not re.fullmatch(r"[A-Za-z0-9.-]+", variant):  # a folder and a pattern's match
+            raise ValueError(f"variants of {arguments[0]} must be of letters, digits, - and ., got {variant!r}")
+    about = f"{experiment.title}. Variants: {', '.join(variants)}."
+    wish: Any = parse(dataclasses.make_dataclass("Wish", fields), arguments, f"run {arguments[0]}", about)
+    return wish.run, experiment, wish.training
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -182,7 +204,9 @@ def run(arguments: Sequence[str]) -> int:
     root = os.environ.get("NEUROCODER_DATA")
     if root and not Path(root).is_dir():
         raise ValueError(f"NEUROCODER_DATA must be a folder of data sets, got {root}")
-    seeds = list(experiment.seeds[chosen.preset]) if chosen.seeds is None else parse_seeds(chosen.seeds)
+    seeds = list(experiment.seeds.get(chosen.preset, ())) if chosen.seeds is None else parse_seeds(chosen.seeds)
+    if not seeds:
+        raise ValueError(f"--seeds must be given: experiment {experiment.name!r} has none for preset {chosen.preset}")
     setup = chosen.setup(launch.connect(chosen.cluster) if chosen.cluster else torch.cuda.is_available())
     groups = [tuple(seeds)] if setup.loop == "stacked" else [(seed,) for seed in seeds]
     units = [
@@ -197,9 +221,7 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
     """Do what is not finished, in the chosen way; the exit status."""
     fabric = setup.fabric() if setup.processes > 1 else None
     first = fabric is None or fabric.is_global_zero
-    todo = runs.pending(units, setup, _note) if first else []
-    if fabric is not None:
-        todo = fabric.broadcast(todo)  # all processes do the same
+    todo = _pending(units, setup, fabric)
     skipped = sum(len(unit.seeds) for unit in units) - sum(len(unit.seeds) for unit in todo)
     with display(len(todo), skipped, first) as shown:
         if chosen.cluster:
@@ -219,13 +241,33 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
     return 1 if shown.failures else 0
 
 
+def _pending(units: Sequence[Unit], setup: Setup, fabric: Fabric | None) -> list[Unit]:
+    """What to do. Of several processes the first one looks, and all do or refuse the same."""
+    found: list[Unit] | Refused = []
+    if fabric is None or fabric.is_global_zero:
+        try:
+            found = runs.pending(units, setup, _note)
+        except Refused as refusal:
+            found = refusal
+    if fabric is not None:
+        found = fabric.broadcast(found)
+    if isinstance(found, Refused):
+        raise found
+    return found
+
+
 def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class ListOptions:
+    """None."""
+
+
 def table(arguments: Sequence[str]) -> int:
     """`neurocoder list`; the exit status."""
-    argparse.ArgumentParser(prog="neurocoder list", description="Experiments and presets.").parse_args(list(arguments))
+    parse(ListOptions, arguments, "list", "Experiments and presets.")
     rows = Table("experiment", "preset", "variants", "seeds", "what for")
     for name in EXPERIMENTS:
         experiment = load(name)
@@ -233,7 +275,9 @@ def table(arguments: Sequence[str]) -> int:
             variants, seeds = experiment.variants(config), format_seeds(experiment.seeds[preset])
             rows.add_row(name, preset, str(len(variants)), seeds, PRESETS.get(preset, ""))
         rows.add_section()
-    Console().print(rows)
+    screen = Console(highlight=False)
+    screen.print(rows)
+    screen.print("neurocoder run EXPERIMENT --help names its variants and settings.")
     return 0
 
 

@@ -74,6 +74,8 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
                 if fabric.world_size > 1 and not isinstance(error, TrainingError):
                     raise  # the other processes wait for this one, and cannot go on without it
                 display.failed(unit, reason(error))
+                if signals.received:  # and could not be saved
+                    return signals.received
             else:
                 display.done(unit, outcome)
     return 0
@@ -83,8 +85,13 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
     """A worker process: does units that come over the pipe until it is closed."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    fabric = setup.fabric()
+    fabric, parent = setup.fabric(), os.getppid()
     with Signals(signal.SIGTERM) as signals:
+
+        def stopped() -> int:
+            """The signal that asks for a stop; the end of the first process counts as one."""
+            return signals.received or (0 if os.getppid() == parent else signal.SIGTERM)
+
         while True:
             try:
                 unit: Unit = pipe.recv()
@@ -92,7 +99,7 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
                 return
             report = (lambda *progress: pipe.send(progress)) if live else None
             try:
-                outcome = runs.perform(unit, setup, fabric, lambda: signals.received, report)
+                outcome = runs.perform(unit, setup, fabric, stopped, report)
                 runs.keep(unit, setup, outcome)
                 pipe.send(outcome)
             except (Interrupted, BrokenPipeError):

@@ -14,6 +14,9 @@ from rich.text import Text
 from .results import Record
 from .runs import Outcome, Unit
 
+NAMED = 5
+"""Failed runs that the last line names; each had a line of its own before."""
+
 
 def summary(record: Record) -> str:
     """A finished run in one line."""
@@ -62,14 +65,17 @@ class Display:
         self._fail(str(unit), reason)
 
     def _fail(self, name: str, reason: str) -> None:
+        alike = next((other for other, known in self.failures.items() if known == reason), None)
         self.failures[name] = reason
-        self.line(f"{name} failed: {reason}")
+        self.line(f"{name} failed: {reason if alike is None else f'as {alike}'}")
 
     def conclude(self) -> str:
         """The sweep in one line."""
         counts = [f"{self.finished} finished"]
         counts += [f"{self.skipped} finished before"] if self.skipped else []
-        counts += [f"{len(self.failures)} failed ({', '.join(self.failures)})"] if self.failures else []
+        names = list(self.failures)
+        names = names if len(names) <= NAMED else [*names[:NAMED], f"and {len(names) - NAMED} more"]
+        counts += [f"{len(self.failures)} failed ({', '.join(names)})"] if names else []
         return f"{', '.join(counts)}, {time.monotonic() - self.begun:.1f} s"
 
 

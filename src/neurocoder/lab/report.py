@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ..version import __version__
 from .experiments import EXPERIMENTS, Experiment, load
-from .files import replacing
+from .files import obstacle, replacing
 from .formats import html, markdown, text
 from .formats.cells import LEGEND
 from .formats.chapter import Chapter, draw
@@ -53,8 +53,13 @@ def paper_numbers() -> dict[str, dict[str, Any]]:
 
 def gather(options: Options, warn: Callable[[str], None]) -> Groups:
     """All records that were asked for, in the order of experiments and presets; what is none of ours is warned of."""
+    experiments = [load(name) for name in options.experiments or EXPERIMENTS]
+    known = list(dict.fromkeys(preset for experiment in experiments for preset in experiment.presets))
+    for preset in options.presets:
+        if preset not in known:
+            raise ValueError(f"--presets must be among {', '.join(known)}, got {preset!r}")
     found: Groups = {}
-    for experiment in map(load, options.experiments or EXPERIMENTS):
+    for experiment in experiments:
         order = {preset: place for place, preset in enumerate(experiment.presets)}
         paths = [path for path in (options.output / experiment.name).glob("*/*/seed*.json") if path.stem[4:].isdigit()]
         for path in sorted(paths, key=lambda p: (order.get(p.parts[-3], len(order)), p.parts[:-1], int(p.stem[4:]))):
@@ -136,6 +141,8 @@ def main(options: Options) -> int:
     groups = gather(options, lambda line: errors.print(f"warning: {line}"))
     if not groups:
         raise FileNotFoundError(missing(options))
+    if why := obstacle(options.target):
+        raise ValueError(f"--target must be a folder that can be written to, got {options.target}: {why}")
     paper = paper_numbers()
     chapters = [
         compose(experiment, preset, records, paper.get(name, {}))

@@ -16,7 +16,7 @@ import neurocoder as nc
 from . import environment, results
 from .checkpoints import Checkpoint
 from .experiments import load
-from .files import set_aside
+from .files import obstacle, set_aside
 from .graphs import GraphStepper
 from .results import Damaged, Record
 from .stacked import Stacked
@@ -141,6 +141,8 @@ def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
         seeds = tuple(seed for seed in unit.seeds if not _finished(unit, seed, setup, log))
         if seeds:
             wanted.append(replace(unit, seeds=seeds))
+    if wanted and (why := obstacle(setup.output)):
+        raise Refused(f"--output must be a folder that can be written to, got {setup.output}: {why}")
     for unit in wanted:
         _checkpoint(unit, setup, log)
     return wanted

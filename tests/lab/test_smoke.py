@@ -1,0 +1,34 @@
+"""The smoke preset of each experiment, as a stranger would run it, and the report of its records."""
+
+import json
+import math
+
+import pytest
+
+from neurocoder.lab.cli import main
+from neurocoder.lab.experiments import EXPERIMENTS
+
+VARIANTS = {
+    "digits": ["linear", "mlp", "J1", "J5", "P10-H4-J5", "single-30", "multi-10"],
+    "polynomials": ["gru", "hyper", "single-2", "single-3", "multi", "multi-noise", "multi-doubled"],
+}
+"""Every model of each experiment, and every setting."""
+
+
+def test_every_experiment_has_its_variants_here():
+    assert set(VARIANTS) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_smoke_makes_records_and_a_report(name, tmp_path, capsys):
+    output, target = str(tmp_path / "records"), str(tmp_path / "report")
+    assert main(["run", name, "--preset", "smoke", "--variants", ",".join(VARIANTS[name]), "--output", output]) == 0
+    assert f"{len(VARIANTS[name])} finished" in capsys.readouterr().out
+    for variant in VARIANTS[name]:
+        record = json.loads((tmp_path / "records" / name / "smoke" / variant / "seed0.json").read_text())
+        assert all(math.isfinite(value) for value in record["metrics"].values())
+        assert (record["device"], record["loop"]) in (("cpu", "plain"), ("cuda", "graph"))
+    assert main(["report", "--output", output, "--target", target]) == 0
+    page = (tmp_path / "report" / f"{name}.md").read_text()
+    assert f"neurocoder run {name} --preset smoke --seeds 0" in page
+    assert (tmp_path / "report" / "report.html").exists()
