@@ -114,10 +114,11 @@ def test_of_several_processes_one_complains(capsys, monkeypatch):
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     process = command("run", "lines:Lines", "--variants", "linear", "--seeds", "0-9", "--output", tmp_path)
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait() == 141
+    with process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
 
 
 def test_experiments_are_found_where_the_command_is_called(tmp_path):

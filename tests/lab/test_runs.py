@@ -140,8 +140,9 @@ def test_a_damaged_record_is_set_aside_and_the_run_done_anew(tmp_path, capsys):
 
 def checkpoint(folder, **changes):
     """A checkpoint of the linear variant after no step."""
-    identity = {"variant": "linear", "seeds": [0], "precision": "32-true", "loop": "plain", "processes": 1, "steps": 40,
-                "batch": 8, "learning_rate": 0.02, "optimiser": "adam", "pause": 0.0}  # fmt: skip
+    setup = {"device": "cpu", "precision": "32-true", "loop": "plain", "processes": 1}
+    config = {"steps": 40, "batch": 8, "learning_rate": 0.02, "optimiser": "adam", "pause": 0.0}
+    identity = {"variant": "linear", "seeds": [0], **setup, **{f"config.{name}": config[name] for name in config}}
     path = folder / "lines" / "best" / "linear" / "seed0.checkpoint.safetensors"
     Checkpoint(identity | changes, Course(0, [[]]), {"total": torch.zeros(1)}).write(path)
     return path
@@ -160,10 +161,11 @@ def test_a_checkpoint_in_the_way_is_not_overwritten(tmp_path, capsys):
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path, capsys):
-    path = checkpoint(tmp_path, steps=80, loop="stacked")
+    path = checkpoint(tmp_path, **{"config.steps": 80, "loop": "stacked", "device": "cuda"})
     assert run("--variants", "linear", "--seeds", 0, "--output", tmp_path, "--resume") == 2
     said = capsys.readouterr().err
-    assert "loop is 'stacked' there and 'plain' here, steps is 80 there and 40 here" in said
+    assert "device is 'cuda' there and 'cpu' here, loop is 'stacked' there and 'plain' here" in said
+    assert "config.steps is 80 there and 40 here" in said
     assert path.exists()
 
 

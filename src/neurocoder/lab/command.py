@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
-from . import launch, runs
+from . import environment, launch, runs
 from .experiments import EXPERIMENTS, Experiment, load
 from .progress import display
 from .runs import Refused, Setup, Unit, format_seeds
@@ -219,6 +219,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
     """Do what is not finished, in the chosen way; the exit status."""
+    os.environ["NEUROCODER_COMMIT"] = environment.marked()  # of the code that runs, whatever is committed meanwhile
     fabric = setup.fabric() if setup.processes > 1 else None
     first = fabric is None or fabric.is_global_zero
     todo = _pending(units, setup, fabric)

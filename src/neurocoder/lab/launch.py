@@ -225,7 +225,7 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
     """On the Ray cluster that `connect` joined. The records come back and are written here."""
     import ray
 
-    kind = ray.remote(num_cpus=1, num_gpus=1 if setup.device == "cuda" else 0, max_retries=1)
+    kind = ray.remote(num_cpus=setup.threads, num_gpus=1 if setup.device == "cuda" else 0, max_retries=1)
     task = kind(_remote)
     running = {task.remote(unit, setup): unit for unit in units}
     with Signals() as signals:

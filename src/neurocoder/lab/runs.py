@@ -101,10 +101,11 @@ class Unit:
         return {
             "variant": self.variant,
             "seeds": list(self.seeds),
+            "device": setup.device,
             "precision": setup.precision,
             "loop": setup.loop,
             "processes": setup.processes,
-            **results.plain(self.config),
+            **{f"config.{name}": value for name, value in results.plain(self.config).items()},
         }
 
 
