@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo bench test lint clean
+.PHONY: help demo run report bench test lint clean
 
 help:
 	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
+	@echo "make run    train an experiment; its name and options in ARGS, e.g. ARGS='digits --preset smoke --output /tmp/smoke'"
+	@echo "make report tables and figures from the records; options in ARGS, e.g. ARGS='--output /tmp/smoke --target /tmp/page'"
 	@echo "make bench  what program layers cost beside plain ones; options in ARGS, e.g. ARGS=--quick"
 	@echo "make test   lint and run all tests"
 	@echo "make lint   ruff and mypy"
@@ -21,6 +23,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED)
 	$(BIN)/neurocoder demo
+
+run: $(INSTALLED)
+	$(BIN)/neurocoder run $(ARGS)
+
+report: $(INSTALLED)
+	$(BIN)/neurocoder report $(ARGS)
 
 bench: $(INSTALLED)
 	$(BIN)/neurocoder bench $(ARGS)

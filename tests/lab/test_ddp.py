@@ -12,6 +12,8 @@ import torch
 from lines import Config, Lines, command, outcome, run
 
 from neurocoder.lab.checkpoints import Checkpoint
+from neurocoder.lab.command import _pending
+from neurocoder.lab.runs import Refused, Setup
 from neurocoder.lab.training import Single, TrainingError
 
 WISH = ("--variants", "program", "--seeds", 0, "--steps", 60, "--pause", 0.02)
@@ -39,12 +41,6 @@ def test_two_processes_give_the_loss_curve_of_one_and_resume_under_torchrun(tmp_
     )
     assert torchrun.returncode == 0, torchrun.stderr
     assert torchrun.stdout.count("finished") == 1
-
-    process = command("run", "lines:Lines", *WISH, "--batch", 4, "--devices", 2, "--output", tmp_path)
-    _, complaints = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "batch is 8 there and 4 here" in complaints
-    assert complaints.count("\n") == 1
 
     assert run(*WISH, "--output", tmp_path / "one") == 0
     two, one = outcome(tmp_path, "program"), outcome(tmp_path / "one", "program")
@@ -77,3 +73,24 @@ def test_a_batch_that_cannot_be_split_is_refused():
     learner = Single(Lines().build(Config(batch=8), "linear", 0, Half.device), Half())
     with pytest.raises(TrainingError, match="a batch of 8 cannot be split over 3 processes"):
         learner.losses(torch.tensor(0))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_the_first_process_refuses_all_refuse(tmp_path, monkeypatch, first):
+    """Each would else wait for the others."""
+    refusal, told = Refused("in the way"), []
+
+    class Shared(Half):
+        is_global_zero = first
+
+        def broadcast(self, found):
+            told.append(found)
+            return refusal
+
+    def pending(*given):
+        raise refusal
+
+    monkeypatch.setattr("neurocoder.lab.runs.pending", pending)
+    with pytest.raises(Refused, match="in the way"):
+        _pending([], Setup(tmp_path), Shared())
+    assert told == [refusal if first else []]

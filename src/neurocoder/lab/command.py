@@ -95,6 +95,8 @@ class Options:
         ways = [("--jobs", self.jobs > 1), ("--cluster", bool(self.cluster)), ("--devices", self._processes > 1)]
         if sum(used for _, used in ways) > 1:
             raise ValueError(f"{' and '.join(name for name, used in ways if used)} cannot be combined")
+        if self.nodes > 1 and not {"MASTER_ADDR", "SLURM_JOB_ID"} & set(os.environ):
+            raise ValueError(f"--nodes must be 1 without torchrun or Slurm to join the machines, got {self.nodes}")
         if self._processes > 1 and self.loop in ("graph", "stacked"):
             raise ValueError(f"--loop must be plain over several devices, got {self.loop}")
 
