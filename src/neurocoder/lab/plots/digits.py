@@ -61,7 +61,7 @@ def attention_grid(images: Image, models: Mapping[str, Sequence[Any]], component
         attention = np.asarray(mean)[:, :components].swapaxes(1, 2)
         for axis, columns in zip(row, attention, strict=True):
             picture = columns_of_slots(axis, columns, attention.min(), attention.max())
-            numbered(axis.xaxis, columns.shape[1])
+            numbered(axis.xaxis, columns.shape[1], most=10)
         numbered(row[0].yaxis, attention.shape[1])
         row[0].set_ylabel(f"{title}\nslot of $M_U$")
         bar = figure.colorbar(picture, ax=list(row), pad=0.01, fraction=0.05, aspect=9 + attention.shape[1] / 2)
@@ -84,11 +84,11 @@ def columns_of_slots(axis: Axes, columns: Image, low: float, high: float) -> Any
     return picture
 
 
-def numbered(axis: Axis, count: int) -> None:
-    """Numbers from 1: all where they are few, else the first, the last and each fifth."""
-    fifths = [1, *(number for number in range(5, count, 5) if count - number > 2), count]
-    shown = range(1, count + 1) if count <= FEW else fifths
-    axis.set_ticks([number - 1 for number in shown], labels=[str(number) for number in shown])
+def numbered(axis: Axis, count: int, most: int = 30) -> None:
+    """Ticks that count from 1: all where there are few; beyond `most` only every tenth."""
+    step = 1 if count <= 5 else 5 if count <= most else 10
+    shown = [1, *range(step, count + 1, step)] if step > 1 else list(range(1, count + 1))
+    axis.set_ticks([number - 1 for number in shown], [str(number) for number in shown])
 
 
 @style.styled
