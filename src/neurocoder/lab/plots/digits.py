@@ -19,7 +19,8 @@ Image = NDArray[Any]
 FEW = 6
 """Up to so many columns are numbered each and drawn apart."""
 PATTERNS = (style.BLUE, style.VERMILION)
-CURVES, LEVELS = ((style.BLUE, "o"), (style.GREEN, "^")), ((style.VERMILION, "--"), (style.BLACK, ":"))
+CURVES = ((style.BLUE, "o"), (style.GREEN, "^"), (style.PURPLE, "s"))
+LEVELS = ((style.VERMILION, "--"), (style.BLACK, ":"))
 """Blue for steps and red for the linear classifier, as in the paper."""
 
 
