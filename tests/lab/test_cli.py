@@ -48,6 +48,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("run digit", "experiment must be among digits, polynomials, or package.module:Class, got 'digit'"),
         ("run nowhere:Lines", "experiment 'nowhere:Lines' cannot be imported: No module named 'nowhere'"),
         ("run lines:Circles", "experiment 'lines:Circles' cannot be imported: module 'lines' has no attribute"),
+        ("run torch:nn", "experiment 'torch:nn' cannot be imported: 'module' object is not callable"),
         ("run lines:Lines --preset worst", "--preset must be among best, smoke, got 'worst'"),
         ("run lines:Lines --preset", "--preset must be among best, smoke, got None"),
         ("run lines:Lines --steps 0", "steps must be at least 1, got 0"),

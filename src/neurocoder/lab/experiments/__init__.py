@@ -23,7 +23,7 @@ def load(name: str) -> Experiment:
         raise ValueError(f"experiment must be among {', '.join(EXPERIMENTS)}, or package.module:Class, got {name!r}")
     try:
         return cast(Experiment, getattr(importlib.import_module(module), kind)())
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ModuleNotFoundError, AttributeError, TypeError) as error:
         if name in EXPERIMENTS:
             raise
         raise ValueError(f"experiment {name!r} cannot be imported: {error}") from None
