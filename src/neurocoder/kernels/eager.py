@@ -26,10 +26,6 @@ def sizes_of(program: ProgramConfig) -> ProgramConfig:
     return program
 
 
-PREPARED = 2
-"""Tensors that `prepare` makes of the composition signal's parameters."""
-
-
 def prepare(
     slots: Sequence[Tensor], networks: Sequence[Tensor], weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, list[Tensor]]:

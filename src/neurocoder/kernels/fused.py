@@ -28,8 +28,6 @@ from .triton_layer import (
 from .triton_lstm import lstm_backward_kernel, lstm_forward_kernel
 from .triton_mix import mix_backward_kernel, mix_forward_kernel
 
-PREPARED = 1
-"""Tensors that `prepare` makes of the composition signal's parameters."""
 _PROGRAMS, _LSTM_PROGRAMS = 2048, 128
 """Programs of the backward kernels, of the attention's for each kind; fixed, so that sums over inputs have a fixed
 order."""

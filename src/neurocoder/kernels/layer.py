@@ -84,7 +84,7 @@ class ProgramLinear(torch.autograd.Function):
             y = core.execute(coefficients, right, bias, plain, None if plain is None else scale)
             if residual is not None and plain is None:
                 y.addmm_(x, residual.mT)
-        ctx.fused, ctx.program, ctx.has_bias = fused, program, bias is not None
+        ctx.fused, ctx.program, ctx.has_bias, ctx.prepared = fused, program, bias is not None, len(prepared)
         # All through save_for_backward, so that activation checkpointing can drop them.
         ctx.save_for_backward(
             *(x, *slots, *networks[::2], recurrent, signal, gate_bias, right, residual),
@@ -133,7 +133,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     program: ProgramConfig = ctx.program
     dtype, full = x.dtype, projected.dtype
     core, gated = core_of(ctx.fused), plain is not None
-    prepared, saved = saved[: core.PREPARED], saved[core.PREPARED :]
+    prepared, saved = saved[: ctx.prepared], saved[ctx.prepared :]
     wants_x, wants_residual = ctx.needs_input_grad[3], ctx.needs_input_grad[20]
     grad = grad.contiguous()
     # Side by side: the gradient of `x R`, and that of the projection.

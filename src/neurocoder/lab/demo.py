@@ -23,10 +23,10 @@ from torch.nn.functional import cross_entropy
 import neurocoder as nc
 
 from .data import mnist
-from .experiments.digits import pixels
+from .experiments.digits import error, pixels
 from .experiments.digits_attention import examples
-from .experiments.digits_variants import program
-from .networks.linear import PIXELS, PROJECTED, Projected, random_projection
+from .experiments.digits_variants import build_model
+from .networks.linear import Projected
 from .plots import style
 from .plots.digits import attention_grid
 
@@ -43,17 +43,9 @@ class Result(NamedTuple):
     seconds: float
 
 
-def neurocoder(steps: int) -> nn.Module:
-    """P = 10, K = 2, H = 4, an LSTM of 5: at most 7,532 parameters, where the linear classifier has 7,850."""
-    layer = nc.Linear(PROJECTED, 10, program=program(steps, slots=10, heads=4, hidden=5))
-    return Projected(layer, random_projection())
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "linear classifier": lambda: nn.Linear(PIXELS, 10),
-    "Neurocoder, J=1": lambda: neurocoder(1),
-    "Neurocoder, J=5": lambda: neurocoder(5),
-}
+MODELS = {"linear classifier": "linear", "Neurocoder, J=1": "P10-H4-J1", "Neurocoder, J=5": "P10-H4-J5"}
+"""Variants of the digits experiment, by title; the Neurocoders have at most 7,532 parameters, the linear classifier
+7,850."""
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, seed: int, epochs: int, advance: Callable[[], None]) -> None:
@@ -78,14 +70,14 @@ def run(console: Console, seed: int, epochs: int) -> list[Result]:
     results = []
     bar = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), "epochs", TimeRemainingColumn())
     with Progress(*bar, console=console) as progress:
-        for name, build in MODELS.items():
+        for name, variant in MODELS.items():
             torch.manual_seed(seed)
-            model, started = build(), time.perf_counter()
+            model, started = build_model(variant), time.perf_counter()
             task = progress.add_task(name, total=epochs)
             train(model, x, y, seed, epochs, lambda task=task: progress.advance(task))  # type: ignore[misc]
             with torch.no_grad():
-                error = 100 * (model(test_x).argmax(1) != test_y).float().mean().item()
-            results.append(Result(name, model, error, time.perf_counter() - started))
+                missed = error(model, test_x, test_y)
+            results.append(Result(name, model, missed, time.perf_counter() - started))
     return results
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ matplotlib.use("agg")
 
 from matplotlib import pyplot as plt
 
+from ..plots.style import save
 from .contenders import TITLES
 from .growth import AXES, GROUP
 from .records import Record, spread
@@ -42,8 +42,6 @@ def panel(axis: Any, record: Record) -> None:
 
 def draw(device: str, growth: Sequence[Record], folder: Path) -> Path:
     """Write bench-<device>-growth as PNG and SVG; returns the PNG."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plt.rcParams["svg.hashsalt"] = "neurocoder"  # the same records give the same file
     figure, axes = plt.subplots(1, len(AXES), figsize=(14, 3.4), sharey=True, layout="constrained")
     by_axis = {record["config"]["axis"]: record for record in growth}
     for axis, name in zip(axes, AXES, strict=True):
@@ -56,9 +54,7 @@ def draw(device: str, growth: Sequence[Record], folder: Path) -> Path:
     figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), fontsize=9, frameon=False)
     figure.suptitle(f"{growth[0]['hardware']['name']}; dotted: the base case", x=0.01, ha="left", fontsize=10)
     target = folder / f"bench-{device}-growth.png"
-    for path, metadata in ((target, None), (target.with_suffix(".svg"), {"Date": None})):
-        temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-        figure.savefig(temporary, dpi=130, metadata=metadata)
-        os.replace(temporary, path)
+    for path in (target, target.with_suffix(".svg")):
+        save(figure, path, dpi=130)
     plt.close(figure)
     return target

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from ..files import replacing
 from . import tables
 from .cases import BASELINES, Device, cases
 from .growth import AXES
@@ -217,7 +218,6 @@ def build(output: Path, docs: Path, log: Log) -> int:
     if not found:
         log(f"no records under {output}: measure first")
         return 1
-    docs.mkdir(parents=True, exist_ok=True)
     figures: dict[Device, str] = {}
     for device in DEVICES:
         growth = ordered(found, device)[1]
@@ -226,8 +226,7 @@ def build(output: Path, docs: Path, log: Log) -> int:
 
             figures[device] = os.path.relpath(draw(device, growth, docs / "images"), docs)
     target = docs / "BENCHMARKS.md"
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(page(found, figures))
-    os.replace(temporary, target)
+    with replacing(target) as temporary:
+        temporary.write_text(page(found, figures))
     log(f"{target} from {len(found)} records")
     return 0

@@ -1,0 +1,227 @@
+"""`load` of what is no sound checkpoint of the model: one clear error, and nothing changed."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import neurocoder as nc
+from conftest import small
+from snapshots import Snapshot
+from test_checkpoint import Net, assert_same, coded_net
+
+
+def edit(change):
+    """A function that changes the config and the tensors inside a checkpoint, or returns another config as text."""
+
+    def apply(folder):
+        file = folder / "model.safetensors"
+        tensors = load_file(file)
+        with safe_open(file, "pt") as content:
+            config = json.loads(content.metadata()["neurocoder"])
+        text = change(config, tensors)
+        save_file(tensors, file, {"neurocoder": text if isinstance(text, str) else json.dumps(config)})
+
+    return apply
+
+
+def untie(config, tensors):
+    del config["aliases"]["again.bias"]
+    tensors["again.bias"] = torch.ones(4)
+
+
+def write(content):
+    return lambda folder: (folder / "model.safetensors").write_bytes(content)
+
+
+def truncate(share):
+    def apply(folder):
+        content = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(content[: int(share * len(content))])
+
+    return apply
+
+
+DAMAGE = {
+    "truncated tensors": (truncate(0.9), "damaged or not a safetensors file: .*; save it anew"),
+    "truncated header": (truncate(0.01), "damaged or not a safetensors file"),
+    "empty file": (write(b""), "damaged or not a safetensors file"),
+    "random bytes": (write(bytes(range(256)) * 20), "damaged or not a safetensors file"),
+    "a pickle": (
+        lambda f: torch.save({"a": torch.ones(2)}, f / "model.safetensors"),
+        "damaged or not a safetensors file",
+    ),
+    "foreign safetensors": (
+        lambda folder: save_file({"a": torch.ones(2)}, folder / "model.safetensors"),
+        "not a neurocoder checkpoint, it carries no neurocoder config",
+    ),
+    "no tensors": (
+        lambda f: (f / "model.safetensors").unlink(),
+        "has no model.safetensors: give a folder that nc.save",
+    ),
+    "newer format": (
+        edit(lambda config, _: config.update(format=2, version="9.0")),
+        r"written by neurocoder 9\.0 in format 2; this is .*, which reads up to format 1: upgrade neurocoder",
+    ),
+    "config is not JSON": (edit(lambda *_: "{"), "damaged neurocoder config, save it anew: JSONDecodeError"),
+    "config is not a table": (edit(lambda *_: "[1]"), "damaged neurocoder config"),
+    "config without a format": (edit(lambda config, _: config.pop("format")), "damaged .*KeyError.*format"),
+    "format is a word": (edit(lambda config, _: config.update(format="new")), "damaged neurocoder config"),
+    "config without layers": (edit(lambda config, _: config.pop("layers")), "damaged .*KeyError.*layers"),
+    "layers is a list": (edit(lambda config, _: config.update(layers=[])), "damaged neurocoder config"),
+    "aliases is a list": (edit(lambda config, _: config.update(aliases=["a"])), "damaged neurocoder config"),
+    "alias to nothing": (edit(lambda config, _: config["aliases"].update(x="y")), "damaged neurocoder config"),
+    "layer without a config": (edit(lambda config, _: config["layers"].update(head={})), "damaged neurocoder config"),
+    "layer without control_dim": (
+        edit(lambda config, _: config["layers"]["head"].pop("control_dim")),
+        "damaged .*KeyError.*control_dim",
+    ),
+    "config out of range": (
+        edit(lambda config, _: config["layers"]["head"]["config"].update(slots=-1)),
+        "damaged .*program.slots must be a whole number >= 1, got -1",
+    ),
+    "config with an unknown field": (
+        edit(lambda config, _: config["layers"]["head"]["config"].update(colour="red")),
+        "damaged .*ProgramConfig has no field 'colour'",
+    ),
+    "control_dim out of range": (
+        edit(lambda config, _: config["layers"]["head"].update(control_dim=0)),
+        "layer 'head' cannot be recoded as it was saved: .*control_dim must be a whole number >= 1, got 0",
+    ),
+    "unknown kind": (
+        edit(lambda config, _: config["layers"]["head"]["config"].update(kind="Other")),
+        "layer 'head' was saved with Other, which is not registered: see nc.register",
+    ),
+    "missing tensor": (edit(lambda _, tensors: tensors.pop("head.bias")), "architecture: it lacks head.bias"),
+    "tensor too many": (
+        edit(lambda _, tensors: tensors.update(other=torch.ones(1))),
+        "another architecture: it has other, which the model has not",
+    ),
+    "wrong shape": (
+        edit(lambda _, tensors: tensors.update({"head.R": torch.ones(3, 5)})),
+        r"another architecture: head\.R is \(3, 5\) there and \(3, 4\) in the model",
+    ),
+    "a shared layer with two values": (
+        edit(untie),
+        r"twice\.bias and again\.bias are one tensor in the model and have different values there",
+    ),
+}
+
+
+@pytest.mark.parametrize("into", ["plain", "recoded"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_checkpoints_change_nothing(tmp_path, damage, into):
+    apply, message = DAMAGE[damage]
+    nc.save(coded_net(), tmp_path)
+    apply(tmp_path)
+    model = Net() if into == "plain" else coded_net(seed=1)
+    before = Snapshot(model)
+    if into == "recoded" and damage == "control_dim out of range":
+        message = "layer 'head' is coded with .*control_dim=None.* and with .*control_dim=0"
+    with pytest.raises(nc.CheckpointError, match=message):
+        nc.load(tmp_path, model)
+    before.assert_unchanged()
+
+
+class Renamed(Net):
+    def __init__(self):
+        super().__init__()
+        self.top = self.head
+        del self.head
+
+
+class Wider(Net):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 5)
+
+
+class Grouped(Net):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 3, groups=2)
+
+
+class OtherKind(Net):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Bilinear(4, 3, 3)
+
+
+OTHER_MODELS = {
+    "renamed layer": (Renamed, "the checkpoint has a coded layer 'head', the model has no such layer"),
+    "wider layer": (Wider, r"another architecture: head\..* is \(.*\) there and \(.*\) in the model"),
+    "grouped convolution": (Grouped, "layer 'conv' cannot be recoded as it was saved: .*groups must be 1"),
+    "other kind of layer": (OtherKind, "layer 'head' is a Bilinear in the model, which ProgramConfig does not cover"),
+    "other config": (
+        lambda: coded_net(config=small(slots=4)),
+        "layer 'conv' is coded with .*slots=4.* in the model and with .*slots=6.* in the checkpoint: give a plain",
+    ),
+    "other baseline": (
+        lambda: nc.recode(Net(), "head", nc.HyperConfig()),
+        "layer 'head' is coded with .*HyperConfig.* in the model and with .*ProgramConfig",
+    ),
+    "coded layer too many": (
+        lambda: nc.recode(Net(), "decode", small()),
+        "layer 'decode' is coded in the model, but not in the checkpoint: give a plain model",
+    ),
+    "meta device": (lambda: Net().to("meta"), r"on the meta device: call model\.to_empty\(device=\.\.\.\) before"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_MODELS)
+def test_other_models_change_nothing(tmp_path, case):
+    build, message = OTHER_MODELS[case]
+    nc.save(coded_net(), tmp_path)
+    model = build()
+    if case == "meta device":
+        with pytest.raises(nc.CheckpointError, match=message):
+            nc.load(tmp_path, model)
+        assert type(model.head) is nn.Linear
+        return
+    before = Snapshot(model)
+    with pytest.raises(nc.CheckpointError, match=message):
+        nc.load(tmp_path, model)
+    before.assert_unchanged()
+
+
+def test_a_single_layer_cannot_replace_the_model_itself(tmp_path):
+    nc.save(nc.Linear(3, 2, program=small()), tmp_path)
+    with pytest.raises(nc.CheckpointError, match="cannot replace the model itself: give a coded layer"):
+        nc.load(tmp_path, nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("nowhere", "no checkpoint at .*nowhere, it has no model.safetensors"),
+        ("model.safetensors", "path must be a folder that nc.save wrote, but .* is a file"),
+    ],
+)
+def test_wrong_paths(tmp_path, place, message):
+    nc.save(Net(), tmp_path)
+    with pytest.raises(nc.CheckpointError, match=message):
+        nc.load(tmp_path / place, Net())
+
+
+def test_paths_may_be_strings(tmp_path):
+    model = coded_net()
+    nc.save(model, str(tmp_path / "text"))
+    assert_same(model, nc.load(str(tmp_path / "text"), Net()))
+
+
+def test_a_failure_inside_the_models_own_loading_puts_the_plain_layers_back(tmp_path):
+    nc.save(coded_net(), tmp_path)
+    model = Net()
+
+    def refuse(module, state, *_):
+        raise RuntimeError("not today")
+
+    model.embed.register_load_state_dict_pre_hook(refuse)
+    before = Snapshot(model)
+    with pytest.raises(nc.CheckpointError, match="not today"):
+        nc.load(tmp_path, model)
+    before.assert_unchanged()
