@@ -343,3 +343,10 @@ def test_the_papers_numbers():
     assert paper["split_mnist"]["hyperparameters"]["orthogonality"] == 10
     assert paper["atari"]["hard"]["neurocoder"] == [1500, 3000]
     assert paper["split_cifar"]["cifar10"]["original"] == 55
+
+
+@pytest.mark.parametrize(
+    ("values", "sign"), [([1.0, 1.1, 0.9], True), ([-1.0, -1.1], False), ([-1.0, 2.0, 0.5], None), ([3.0], None)]
+)
+def test_a_sign_needs_an_interval_that_leaves_zero_out(values, sign):
+    assert summary(values).sign is sign

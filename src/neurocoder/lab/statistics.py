@@ -22,6 +22,13 @@ class Summary(NamedTuple):
     interval: tuple[float, float] | None
     """95% interval of the mean, by Student's t."""
 
+    @property
+    def sign(self) -> bool | None:
+        """Whether the mean is above zero; None where the interval holds zero or cannot be had."""
+        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
+            return None
+        return self.mean > 0
+
 
 def summary(values: Sequence[float]) -> Summary:
     """Of one value a seed, all finite; needs one at least."""

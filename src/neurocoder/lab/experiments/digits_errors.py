@@ -109,8 +109,7 @@ def fall(records: Sequence[Record], high: str, low: str) -> Fall | None:
     if less.interval is None:
         return Fall(f"{words}, one seed", None)
     start, end = less.interval
-    clear = None if start <= 0 <= end else start > 0
-    return Fall(f"{words}; 95% interval of the fall {start:.2f} to {end:.2f}, {less.n} seeds", clear)
+    return Fall(f"{words}; 95% interval of the fall {start:.2f} to {end:.2f}, {less.n} seeds", less.sign)
 
 
 def gain(records: Sequence[Record], paper: Mapping[str, Any]) -> str | None:

@@ -88,11 +88,10 @@ def compared(runs: Runs) -> list[str]:
             more = summary(found)
             assert more.interval is not None  # of two values at least
             low, high = more.interval
-            clear = None if low <= 0 <= high else low > 0
             name = MODELS[model].title
             said.append(
                 f"Multi-step less {name}: {more.mean:+.3f} (95% interval {low:+.3f} to {high:+.3f}, {more.n} seeds): "
-                f"{verdicts[clear]}."
+                f"{verdicts[more.sign]}."
             )
     return said
 
