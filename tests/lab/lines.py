@@ -30,6 +30,8 @@ class Config:
     """At the start."""
     optimiser: str = "adam"
     """adam or sgd."""
+    clip: float | None = None
+    """The longest gradient."""
     pause: float = 0.0
     """Seconds that a step sleeps."""
 
@@ -109,6 +111,7 @@ class Lines:
                 if variant == "wordless"
                 else {"first": model(x[:1]).tolist(), "training": model.training}
             ),
+            clip=config.clip,
         )
 
     def sections(self, records, paper):

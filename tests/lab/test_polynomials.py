@@ -14,7 +14,7 @@ from torch.func import functional_call, stack_module_state, vmap
 import neurocoder as nc
 from neurocoder.lab.data.polynomials import Family, PolynomialStream, generator, network_input
 from neurocoder.lab.experiments import boundaries, load, polynomials_runs, polynomials_sections
-from neurocoder.lab.experiments.polynomials import PolynomialsConfig
+from neurocoder.lab.experiments.polynomials import PolynomialsConfig, Rates
 from neurocoder.lab.experiments.polynomials_variants import MODELS, SETTINGS, family, split
 from neurocoder.lab.networks.gru import Regressor, StackableGRU
 from neurocoder.lab.plots import polynomials as plots
@@ -322,7 +322,12 @@ def test_observations_are_json_and_show_the_attention_of_the_first_component():
         ({"batch": 2.5}, "batch must be a whole number >= 1, got 2.5"),
         ({"chunks": 1}, "chunks must be a whole number >= 2, got 1"),
         ({"points": 3}, "points must be a whole number >= 4, got 3"),
-        ({"learning_rate": 0.0}, "learning_rate must be a finite number > 0, got 0.0"),
+        ({"rates": Rates.same(0.0)}, "rate_gru must be a finite number > 0, got 0.0"),
+        (
+            {"rates": dataclasses.replace(Rates.same(1.0), rate_multi=math.inf)},
+            "rate_multi must be a finite number > 0, got inf",
+        ),
+        ({"clip": 0.0}, "clip must be a finite number > 0, got 0.0"),
         ({"noise": math.nan}, "noise must be a finite number > 0, got nan"),
         ({"decay": "linear"}, "decay must be 'none' or 'cosine', got 'linear'"),
     ],
@@ -336,6 +341,13 @@ def test_bad_configurations_are_refused(changes, message):
 def test_unknown_variants_are_refused(variant):
     with pytest.raises(ValueError, match=r"variant must be one of gru, .* got"):
         split(variant)
+
+
+def test_each_model_has_its_own_learning_rate_in_every_setting():
+    rates = {name: 10.0 ** -(index + 1) for index, name in enumerate(MODELS)}
+    config = dataclasses.replace(SMOKE, rates=Rates(*rates.values()))
+    for variant in EXPERIMENT.variants(config):
+        assert EXPERIMENT.build(config, variant, 0, CPU).learning_rate == rates[split(variant)[0]]
 
 
 def test_the_learning_rate_falls_to_zero_along_a_cosine():

@@ -44,34 +44,35 @@ def assert_close(history, model, expected, member, tolerance):
         torch.testing.assert_close(parameter.cpu(), member.get_parameter(name), rtol=tolerance, atol=tolerance)
 
 
-@pytest.fixture(params=["adam", "sgd"])
+@pytest.fixture(
+    params=[{"optimiser": "adam"}, {"optimiser": "sgd"}, {"optimiser": "sgd", "clip": 0.5}],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
 def plain(request):
-    """The optimiser's name, and histories and models of three seeds, each trained alone."""
-    alone = [trained(Stepper, False, seeds=(seed,), optimiser=request.param) for seed in range(3)]
+    """The settings, and histories and models of three seeds, each trained alone."""
+    alone = [trained(Stepper, False, seeds=(seed,), **request.param) for seed in range(3)]
     return request.param, [histories[0] for histories, _ in alone], [models[0] for _, models in alone]
 
 
 @pytest.mark.parametrize("stepper", [Stepper, GraphStepper])
 def test_stacked_seeds_agree_with_seeds_alone(plain, stepper):
-    optimiser, expected, members = plain
-    histories, models = trained(stepper, True, optimiser=optimiser)
+    settings, expected, members = plain
+    histories, models = trained(stepper, True, **settings)
     for index in range(3):
         assert_close(histories[index], models[index], expected[index], members[index], CLOSE[stepper])
 
 
 def test_the_operations_of_the_graph_agree_with_the_plain_loop(plain):
-    optimiser, expected, members = plain
-    histories, models = trained(GraphStepper, False, seeds=(0,), optimiser=optimiser)
+    settings, expected, members = plain
+    histories, models = trained(GraphStepper, False, seeds=(0,), **settings)
     assert_close(histories[0], models[0], expected[0], members[0], CLOSE[GraphStepper])
 
 
 @gpu
 @pytest.mark.parametrize("stack", [False, True])
 def test_a_captured_graph_agrees_with_the_plain_loop_on_a_cpu(plain, stack):
-    optimiser, expected, members = plain
-    histories, models = trained(
-        GraphStepper, stack, seeds=range(3) if stack else (0,), device="cuda", optimiser=optimiser
-    )
+    settings, expected, members = plain
+    histories, models = trained(GraphStepper, stack, seeds=range(3) if stack else (0,), device="cuda", **settings)
     for index in range(len(models)):
         assert_close(histories[index], models[index], expected[index], members[index], CLOSE[GraphStepper])
 
@@ -118,6 +119,24 @@ def test_the_graph_reads_the_learning_rate_of_its_step():
         for group in stepper.optimiser.param_groups:
             assert float(group["lr"]) == pytest.approx(0.02 * (1 - step / 40))
             assert group["fused"]
+
+
+def test_gradients_are_shortened_to_the_limit_but_never_lengthened():
+    fabric = Setup(output=None).fabric()
+    tasks = [Lines().build(Config(), "linear", seed, fabric.device) for seed in (0, 1)]
+    stacked, alone = Stacked(tasks, fabric), Single(tasks[0], fabric)
+    for parameter in stacked.parameters:  # five numbers each: 3, 3, 3, 3, 0 and 0.1, 0.1, 0.1, 0.1, 0 have norms 6, 0.2
+        value = 1.0 if parameter.dim() == 3 else 0.0
+        parameter.grad = torch.stack([torch.full_like(parameter[0], scale * value) for scale in (3.0, 0.1)])
+    for parameter, both in zip(alone.parameters, stacked.parameters, strict=True):
+        parameter.grad = both.grad[0].clone()
+    for learner in (stacked, alone):
+        learner.clip(2.0)
+    for parameter, both in zip(alone.parameters, stacked.parameters, strict=True):
+        value = 1.0 if both.dim() == 3 else 0.0
+        torch.testing.assert_close(parameter.grad, torch.full_like(parameter, value))
+        torch.testing.assert_close(both.grad[0], torch.full_like(parameter, value))
+        torch.testing.assert_close(both.grad[1], torch.full_like(parameter, 0.1 * value))
 
 
 def test_the_record_says_which_loop_was_used(tmp_path):

@@ -44,6 +44,13 @@ class Stacked:
         tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
         return functional_call(self._objective, tensors, batch)
 
+    def clip(self, limit: float) -> None:
+        gradients = [entry.grad for entry in self.parameters if entry.grad is not None]
+        norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients], dim=1).norm(dim=1)
+        factors = (limit / (norms + 1e-6)).clamp(max=1.0)  # (n,), as torch's clip_grad_norm_ has it
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
     @torch.no_grad()
     def models(self) -> Sequence[nn.Module]:
         models = [task.model for task in self._tasks]

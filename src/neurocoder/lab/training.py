@@ -60,6 +60,9 @@ class Learner(Protocol):
     def losses(self, position: Tensor) -> Tensor:
         """(n,), one for each seed, at the batch of this position () in the block."""
 
+    def clip(self, limit: float) -> None:
+        """Shorten each seed's gradient to a norm of at most `limit`."""
+
     def models(self) -> Sequence[nn.Module]:
         """Each seed's model as it now is."""
 
@@ -84,6 +87,9 @@ class Single:
                 raise TrainingError(f"a batch of {len(batch[0])} cannot be split over {world} processes")
             batch = tuple(tensor[rank::world] for tensor in batch)
         return self._objective(*batch).unsqueeze(0)
+
+    def clip(self, limit: float) -> None:
+        nn.utils.clip_grad_norm_(self.parameters, limit)
 
     def models(self) -> Sequence[nn.Module]:
         return [self._task.model]
@@ -119,6 +125,8 @@ class Stepper:
         self.optimiser.zero_grad()
         losses = self._learner.losses(self.clock % self._block)
         self._fabric.backward(losses.sum())
+        if self._task.clip is not None:
+            self._learner.clip(self._task.clip)
         self.optimiser.step()
         self.total += losses.detach()
         self.clock += 1

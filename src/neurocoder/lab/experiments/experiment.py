@@ -58,6 +58,8 @@ class Task:
     """Metrics by name; called in eval mode without gradients."""
     observe: Callable[[nn.Module], dict[str, Any]]
     """What the figures need of the trained model: numbers, strings and nested lists. Called like `evaluate`."""
+    clip: float | None = None
+    """The largest norm of a gradient, over all parameters of the model; a longer one is shortened to it."""
 
 
 class Experiment(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,6 +30,26 @@ BLOCK = 100
 
 
 @dataclass(frozen=True)
+class Rates:
+    """A learning rate for each model."""
+
+    rate_gru: float
+    rate_hyper: float
+    rate_single_2: float
+    rate_single_3: float
+    rate_multi: float
+
+    @classmethod
+    def same(cls, rate: float) -> Rates:
+        """One for all."""
+        return cls(**{entry.name: rate for entry in fields(cls)})
+
+    def of(self, model: str) -> float:
+        """A model's, by its name."""
+        return getattr(self, f"rate_{model.replace('-', '_')}")
+
+
+@dataclass(frozen=True)
 class PolynomialsConfig:
     """How to train, and on which sequences."""
 
@@ -37,10 +57,12 @@ class PolynomialsConfig:
     """Training steps, each on fresh sequences."""
     batch: int = 128
     """Sequences in a training step."""
-    learning_rate: float = 1e-3
-    """Of Adam, at the start. The paper names none."""
+    rates: Rates = field(default_factory=lambda: Rates.same(1e-3))
+    """Adam's learning rate for each model, at the start. The paper names none."""
     decay: Literal["none", "cosine"] = "none"
     """How the learning rate goes on: constant, or to zero along half a cosine."""
+    clip: float | None = None
+    """Gradients longer than this are shortened to it; None: they stay as they are."""
     chunks: int = 5
     """Polynomials in a sequence; twice as many in the variants named `doubled`, which have sequences twice as long."""
     points: int = 20
@@ -60,8 +82,10 @@ class PolynomialsConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
-        for name in ("learning_rate", "noise"):
-            value = getattr(self, name)
+        numbers = asdict(self.rates) | {"noise": self.noise}
+        if self.clip is not None:
+            numbers["clip"] = self.clip
+        for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
         if self.decay not in ("none", "cosine"):
@@ -80,9 +104,9 @@ class Polynomials:
     Config: ClassVar[type] = PolynomialsConfig
     presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
         "paper": PolynomialsConfig(),
-        "best": PolynomialsConfig(learning_rate=1e-2, decay="cosine"),
+        "best": PolynomialsConfig(rates=Rates.same(1e-2), decay="cosine"),
         "smoke": PolynomialsConfig(
-            iterations=40, batch=16, learning_rate=1e-2, chunks=3, points=8, evaluate_every=10, held_out=64
+            iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
         ),
     }
     seeds: ClassVar[Mapping[str, Sequence[int]]] = {"paper": range(5), "best": range(5), "smoke": range(1)}
@@ -108,12 +132,13 @@ class Polynomials:
             stream=PolynomialStream(sequences, config.batch, min(BLOCK, config.iterations), seed, device),
             loss=loss,
             optimiser=optimiser,
-            learning_rate=config.learning_rate,
+            learning_rate=config.rates.of(name),
             schedule=config.factor,
             steps=config.iterations,
             evaluate_every=config.evaluate_every,
             evaluate=held_out.evaluate,
             observe=held_out.observe,
+            clip=config.clip,
         )
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
