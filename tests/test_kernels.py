@@ -25,7 +25,7 @@ def assert_close_to_exact(layer, x, **options):
         found = gradients(y, layer, rough)
     torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-4)
     for name, grad in found.items():
-        scale = expected_gradients[name].abs().max().clamp_min(1e-3) if grad.numel() else 1.0
+        scale = expected_gradients[name].abs().max().clamp_min(1e-2) if grad.numel() else 1.0
         torch.testing.assert_close(
             grad.double() / scale,
             expected_gradients[name] / scale,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .coded import CodedLayer, coded_layers
+from .kernels.branch import side_by_side
 from .modules import require_module
 from .program import ProgramLayer
 
@@ -35,7 +36,9 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
 
     A layer shared by several modules counts once; a model without coded layers adds zero.
     """
-    return _sum([layer.auxiliary_loss() for layer in _layers(modules)], modules)
+    layers = _layers(modules)
+    works = [layer.auxiliary_loss for layer in layers]
+    return _sum(side_by_side(next(layers[0].parameters()), works) if layers else [], modules)
 
 
 def orthogonal_loss(*modules: nn.Module) -> Tensor:

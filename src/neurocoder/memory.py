@@ -49,10 +49,11 @@ class ProgramMemory(nn.Module):
         """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots."""
         return torch.stack([self.key_u(self.U), self.key_v(self.V), self.key_s(self.S)])
 
-    def orthogonal_loss(self) -> Tensor:
-        """`L_o` of this memory."""
+    def orthogonal_loss(self, weight: float = 1.0) -> Tensor:
+        """`L_o` of this memory, times `weight`."""
         if fuses_orthogonality(self.U, self.V):
             from .kernels.orthogonality import OrthogonalLoss
 
-            return OrthogonalLoss.apply(self.U, self.V)
-        return F.orthogonal_loss(self.U, self.V)
+            return OrthogonalLoss.apply(self.U, self.V, weight)
+        loss = F.orthogonal_loss(self.U, self.V)
+        return loss if weight == 1 else weight * loss

@@ -6,15 +6,19 @@ on a stream of its own, and so becomes a branch of the graph that runs at the sa
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-_streams: dict[tuple[torch.device, bool], torch.cuda.Stream] = {}
-"""Two for each device. They are kept: cuBLAS holds a workspace for every stream that it has seen."""
+T = TypeVar("T")
+_WIDTH = 4
+"""Branches at the same time, at most."""
+_streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
+"""Up to `_WIDTH` for each device. They are kept: cuBLAS holds a workspace for every stream that it has seen."""
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -27,15 +31,16 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
 class Branch:
     """Each `with` block begins after all work so far; `join` makes the main path wait for the blocks.
 
-    Tensors that a block reads or makes have to live until then: memory is reused in the order of one stream. A branch
-    that begins while another is open is an inner one.
+    Tensors that a block reads or makes have to live until then, since memory is reused in the order of one stream:
+    `keep` holds those that nobody else does. Branches beside each other have numbers of their own.
     """
 
-    def __init__(self, tensor: Tensor, inner: bool = False) -> None:
+    def __init__(self, tensor: Tensor, number: int = 0) -> None:
         self.stream: torch.cuda.Stream | None = None
         self.begun = False
+        self.kept: list[Tensor] = []
         if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-            key = (tensor.device, inner)
+            key = (tensor.device, number)
             self.stream = _streams.get(key) or _streams.setdefault(key, torch.cuda.Stream(tensor.device))
 
     def __enter__(self) -> None:
@@ -51,7 +56,35 @@ class Branch:
         if self.stream is not None:
             torch.cuda.set_stream(self.main)
 
+    def keep(self, *tensors: Tensor) -> None:
+        """Hold what a block reads until `join`."""
+        self.kept.extend(tensors)
+
+    def mark(self) -> torch.cuda.Event | None:
+        """The end of the work so far in the branch, to `await_mark`."""
+        return None if self.stream is None else self.stream.record_event()
+
+    def await_mark(self, mark: torch.cuda.Event | None) -> None:
+        """Let the main path wait for a mark, rather than for the whole branch."""
+        if self.stream is not None and mark is not None:
+            torch.cuda.current_stream(self.stream.device).wait_event(mark)
+
     def join(self) -> None:
         """Wait for the blocks, if there were any."""
         if self.stream is not None and self.begun:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+        self.kept.clear()
+
+
+def side_by_side(tensor: Tensor, works: Sequence[Callable[[], T]]) -> list[T]:
+    """What works that do not depend on each other give, each in a branch. Autograd then takes their gradients in
+    branches too."""
+    if torch.compiler.is_compiling() or not (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return [work() for work in works]
+    branches, found = [Branch(tensor, number) for number in range(min(_WIDTH, len(works)))], []
+    for index, work in enumerate(works):
+        with branches[index % len(branches)]:
+            found.append(work())
+    for branch in branches:
+        branch.join()
+    return found

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..config import ProgramConfig
+from .branch import Branch
 from .gradients import Gradients
 
 aten = torch.ops.aten
@@ -264,8 +265,9 @@ def backward(
     saved: Sequence[Any],
     program: ProgramConfig,
     grad_projected: Tensor,
+    branch: Branch,
 ) -> Gradients:
-    """The arguments are those of `fused.backward`, whose form without mix this core does not have."""
+    """The arguments are those of `fused.backward`, whose form without mix and whose branch this core does not have."""
     flat, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys = saved[:8]
     before, sigma, shadow, strength, gate = saved[8:13]
     lstm, usages = _groups(saved[13 : 13 + 6 * program.steps], 6), _groups(saved[13 + 6 * program.steps :], 4)

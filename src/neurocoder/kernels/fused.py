@@ -196,8 +196,10 @@ def backward(
     saved: list[Tensor],
     sizes: Sizes,
     grad_projected: Tensor,
+    branch: Branch,
 ) -> Gradients:
-    """The gradients; fills `grad_projected`, whose rows may have a stride of their own.
+    """The gradients; fills `grad_projected`, whose rows may have a stride of their own. All others are made in the
+    branch.
 
     `saved` is what the forward returned from the attention on. `grad_attention` and `grad_sigma` are for the form
     without mix.
@@ -212,7 +214,6 @@ def backward(
     shares = new(programs, keys.numel() + sizes.slots), new(lstm_programs, square + 4 * hidden + 1)
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
     grad_composition = torch.empty_like(composition)
-    branch = Branch(projected, inner=True)
     if count:
         before, shadows, thresholds = small[0], small[1], small[2:]
         factors, unused = new(3, count, sizes.components), projected
@@ -260,6 +261,7 @@ def backward(
             KP=triton.next_power_of_2(sizes.key_dim),
             **tiles,
         )
+        branch.keep(grad_composition, *shares)
         with branch:
             grad_signal = grad_composition.mT @ states
         grad_states = grad_composition @ signal[0]
@@ -279,8 +281,8 @@ def backward(
         )
         blocks = sum(triton.cdiv(share.shape[1], 16) for share in shares)
         described = (shares[0], of_keys, *shares[0].shape, shares[1], of_lstm, *shares[1].shape)
-        sum_shares_kernel[blocks,](*described, BR=256, BC=16)
-        branch.join()
+        with branch:
+            sum_shares_kernel[blocks,](*described, BR=256, BC=16)
     else:
         grad_signal = torch.zeros_like(signal[0])
     return Gradients(
@@ -404,9 +406,9 @@ def execute_backward(
             d_out,
             SCALED=plain is not None,
             BN=16,
-            BD=64,
+            BD=128,
             num_warps=2,
-            num_stages=4,
+            num_stages=3,
             **_tiles(right),
         )
     return grad_coefficients, grad_scale

@@ -64,19 +64,21 @@ class ProgramLinear(torch.autograd.Function):
         with _without_autocast(x), on_device_of(x):
             x = x.to(dtype)
             plain, branch = None, Branch(x)
-            if residual is not None:
-                residual = residual.to(dtype)
-                if integration is not None:
-                    with branch:
+            with branch:
+                networks = (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias)
+                slots, networks = _to((left, right, values), full), _to(networks, full)
+                input_bias, recurrent, signal, signal_bias, gate_bias = _to(
+                    (input_bias, recurrent, signal, signal_bias, integration_bias), full
+                )
+                keys, prepared = core.prepare(slots, networks, signal, signal_bias)
+                ready = branch.mark()
+                if residual is not None:
+                    residual = residual.to(dtype)
+                    if integration is not None:
                         plain = torch.mm(x, residual.mT)
             readers = _readers(left, input_weight, integration).to(dtype)
             projected = torch.mm(x, readers.mT).to(full)
-            networks = (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias)
-            slots, networks = _to((left, right, values), full), _to(networks, full)
-            input_bias, recurrent, signal, signal_bias, gate_bias = _to(
-                (input_bias, recurrent, signal, signal_bias, integration_bias), full
-            )
-            keys, prepared = core.prepare(slots, networks, signal, signal_bias)
+            branch.await_mark(ready)
             tensors = (projected, input_bias, recurrent, prepared, keys, slots[2], gate_bias)
             coefficients, scale, *saved = core.forward(*tensors, core.sizes_of(program))
             right, bias = right.to(dtype), None if bias is None else bias.to(dtype)
@@ -151,7 +153,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     found = core.backward(
         *(grad_coefficients, grad_scale, None, None),
         *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program)),
-        into_projected if dtype == full else torch.empty_like(projected),
+        *(into_projected if dtype == full else torch.empty_like(projected), branch),
     )
     if dtype != full:
         into_projected.copy_(found.projected)

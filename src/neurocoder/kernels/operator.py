@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import fused
-from .branch import on_device_of
+from .branch import Branch, on_device_of
 from .fused import Sizes
 
 
@@ -70,6 +70,7 @@ def compose_backward(
     sharpness: float,
 ) -> list[Tensor]:
     """`fused.backward`."""
+    branch = Branch(projected)
     found = fused.backward(
         grad_coefficients,
         grad_scale,
@@ -84,7 +85,9 @@ def compose_backward(
         saved,
         _sizes(sizes, sharpness),
         torch.empty_like(projected),
+        branch,
     )
+    branch.join()
     flat = (found.projected, found.input_bias, found.recurrent, *found.signal, *found[4:])
     return [flat[0], *(grad.clone() for grad in flat[1:])]  # an operator's outputs share no storage
 

@@ -14,9 +14,11 @@ def _columns(slots, p, d, D, P: tl.constexpr):
 
 
 @triton.jit
-def gram_kernel(left, right, shares, d_in, d_out, blocks, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
-    """What one block of columns gives of `M M^T`, (2, blocks, PP, PP)."""
+def gram_kernel(left, right, loss, shares, d_in, d_out, blocks, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
+    """What one block of columns gives of `M M^T`, (2, blocks, PP, PP); sets the loss to zero."""
     block, kind = tl.program_id(0), tl.program_id(1)
+    if block + kind == 0:
+        tl.store(loss, 0.0)
     p, d = tl.arange(0, PP), block * BD + tl.arange(0, BD)
     if kind == 0:
         columns = _columns(left, p, d, d_in, P)
@@ -27,8 +29,9 @@ def gram_kernel(left, right, shares, d_in, d_out, blocks, P: tl.constexpr, PP: t
 
 
 @triton.jit
-def _distance(slots, grad, distance, shares, D, blocks, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
-    """The norm of `M M^T - I`, and for a block of columns its gradient `2 (M M^T - I) M / norm`."""
+def _distance(slots, grad, loss, shares, weight, D, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
+    """Adds `weight * norm` of `M M^T - I` to the loss, and for a block of columns has its gradient
+    `weight * 2 (M M^T - I) M / norm`."""
     block = tl.program_id(0)
     p, d = tl.arange(0, PP), block * BD + tl.arange(0, BD)
     at = p[:, None] * PP + p[None, :]
@@ -38,9 +41,9 @@ def _distance(slots, grad, distance, shares, D, blocks, P: tl.constexpr, PP: tl.
     gram -= tl.where((p[:, None] == p[None, :]) & (p[:, None] < P), 1.0, 0.0)
     norm = tl.sqrt(tl.sum(tl.sum(gram * gram, axis=1), axis=0))
     if block == 0:
-        tl.store(distance, norm)
+        tl.atomic_add(loss, weight * norm)
     direction = tl.dot(gram, _columns(slots, p, d, D, P), input_precision="tf32x3")
-    direction *= 2.0 / tl.maximum(norm, 1e-30)
+    direction *= 2.0 * weight / tl.maximum(norm, 1e-30)
     tl.store(grad + p[:, None] * D + d[None, :], direction, mask=(p[:, None] < P) & (d[None, :] < D))
 
 
@@ -50,8 +53,9 @@ def distance_kernel(
     right,
     grad_left,
     grad_right,
-    distances,
+    loss,
     shares,
+    weight,
     d_in,
     d_out,
     blocks,
@@ -59,11 +63,11 @@ def distance_kernel(
     PP: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Writes both norms (2,) and their gradients."""
+    """Adds both norms to the loss, two numbers whose sum does not depend on their order, and writes their gradients."""
     first = tl.program_id(0) * BD
     if tl.program_id(1) == 0:
         if first < d_in:
-            _distance(left, grad_left, distances, shares, d_in, blocks, P, PP, BD)
+            _distance(left, grad_left, loss, shares, weight, d_in, P, PP, BD)
     else:
         if first < d_out:
-            _distance(right, grad_right, distances + 1, shares + blocks * PP * PP, d_out, blocks, P, PP, BD)
+            _distance(right, grad_right, loss, shares + blocks * PP * PP, weight, d_out, P, PP, BD)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -104,7 +104,7 @@ class Polynomials:
     Config: ClassVar[type] = PolynomialsConfig
     presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
         "paper": PolynomialsConfig(),
-        "best": PolynomialsConfig(rates=Rates.same(1e-2), decay="cosine"),
+        "best": PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), decay="cosine", clip=0.1),
         "smoke": PolynomialsConfig(
             iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
         ),
