@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import neurocoder as nc
 from conftest import randomised, small
@@ -56,7 +57,8 @@ def test_sizes_of_the_paper(sizes):
 
 
 @pytest.mark.parametrize("case", ["1d", "2d, uneven"])
-def test_convolution(case):
+def test_convolution(case, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # which torch allows convolutions on a GPU
     kind, kernel, geometry = CONVOLUTIONS[case]
     layer = randomised(kind(2, 3, kernel, program=small(), device=DEVICE, **geometry))
     assert_close_to_exact(layer, torch.randn(4, 2, *(7, 6)[: len(kernel)]))
@@ -209,6 +211,28 @@ def test_orthogonal_loss(shape):
     for name in ("U", "V"):
         grad, target = getattr(layer.memory, name).grad, getattr(exact.memory, name).grad
         torch.testing.assert_close(grad.double(), target, rtol=1e-4, atol=1e-5)
+
+
+def test_orthogonal_losses_of_a_model_are_one_operation():
+    layers = [
+        nc.Linear(*size, program=small(slots=slots, orthogonality=weight), device=DEVICE)
+        for size, slots, weight in (((7, 3), 5, 0.1), ((3, 130), 6, 2.0), ((130, 9), 17, 1.0))
+    ]
+    model = randomised(nn.Sequential(*layers))
+    exact = copy.deepcopy(model).double()
+    with nc.backend("torch"):
+        (3 * nc.auxiliary_loss(exact)).backward()
+        expected = nc.auxiliary_loss(exact), nc.orthogonal_loss(exact)
+    with nc.backend("triton"):
+        (3 * nc.auxiliary_loss(model)).backward()
+        found = nc.auxiliary_loss(model), nc.orthogonal_loss(model)
+    for loss, target in zip(found, expected, strict=True):
+        assert type(loss.grad_fn).__name__ == "OrthogonalLossBackward"
+        torch.testing.assert_close(loss.double(), target, rtol=1e-5, atol=0)
+    for layer, twin in zip(model, exact, strict=True):
+        for name in ("U", "V"):
+            grad, target = getattr(layer.memory, name).grad, getattr(twin.memory, name).grad
+            torch.testing.assert_close(grad.double(), target, rtol=1e-4, atol=1e-5)
 
 
 def test_orthogonal_loss_of_orthonormal_slots_pulls_nowhere():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .coded import CodedLayer, coded_layers
-from .kernels.branch import side_by_side
+from .memory import orthogonal_losses
 from .modules import require_module
 from .program import ProgramLayer
 
@@ -25,6 +25,8 @@ def _layers(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:
 
 def _sum(terms: list[Tensor], modules: tuple[nn.Module, ...]) -> Tensor:
     """The sum of scalars; zero on the modules' device where there are none."""
+    if len(terms) == 1:
+        return terms[0]
     if terms:
         return torch.stack([term.to(terms[0].device) for term in terms]).sum()
     tensor = next((p for module in modules for p in module.parameters()), torch.zeros(()))
@@ -36,15 +38,20 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
 
     A layer shared by several modules counts once; a model without coded layers adds zero.
     """
-    layers = _layers(modules)
-    works = [layer.auxiliary_loss for layer in layers]
-    return _sum(side_by_side(next(layers[0].parameters()), works) if layers else [], modules)
+    terms, weights = [], {}
+    for layer in _layers(modules):
+        if isinstance(layer, ProgramLayer) and type(layer).auxiliary_loss is ProgramLayer.auxiliary_loss:
+            if layer.config.orthogonality > 0:
+                weights[layer.memory] = layer.config.orthogonality
+        else:
+            terms.append(layer.auxiliary_loss())
+    return _sum(terms + orthogonal_losses(weights), modules)
 
 
 def orthogonal_loss(*modules: nn.Module) -> Tensor:
     """`L_o` itself, summed over the program layers, each once."""
     layers = [layer for layer in _layers(modules) if isinstance(layer, ProgramLayer)]
-    return _sum([layer.memory.orthogonal_loss() for layer in layers], modules)
+    return _sum(orthogonal_losses({layer.memory: 1.0 for layer in layers}), modules)
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -49,11 +51,25 @@ class ProgramMemory(nn.Module):
         """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots."""
         return torch.stack([self.key_u(self.U), self.key_v(self.V), self.key_s(self.S)])
 
-    def orthogonal_loss(self, weight: float = 1.0) -> Tensor:
-        """`L_o` of this memory, times `weight`."""
-        if fuses_orthogonality(self.U, self.V):
-            from .kernels.orthogonality import OrthogonalLoss
+    def orthogonal_loss(self) -> Tensor:
+        """`L_o` of this memory."""
+        return orthogonal_losses({self: 1.0})[0]
 
-            return OrthogonalLoss.apply(self.U, self.V, weight)
-        loss = F.orthogonal_loss(self.U, self.V)
-        return loss if weight == 1 else weight * loss
+
+def orthogonal_losses(weights: Mapping[ProgramMemory, float]) -> list[Tensor]:
+    """The terms of `sum_i weight_i L_o(memory_i)`; on a GPU all memories of one device and dtype are one term."""
+    terms: list[Tensor] = []
+    together: dict[tuple[torch.device, torch.dtype], list[ProgramMemory]] = {}
+    for memory, weight in weights.items():
+        if fuses_orthogonality(memory.U, memory.V):
+            together.setdefault((memory.U.device, memory.U.dtype), []).append(memory)
+        else:
+            loss = F.orthogonal_loss(memory.U, memory.V)
+            terms.append(loss if weight == 1 else weight * loss)
+    if together:
+        from .kernels.orthogonality import OrthogonalLoss
+
+        for memories in together.values():
+            slots = [tensor for memory in memories for tensor in (memory.U, memory.V)]
+            terms.append(OrthogonalLoss.apply([weights[memory] for memory in memories], *slots))
+    return terms

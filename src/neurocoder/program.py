@@ -215,7 +215,7 @@ class ProgramLayer(CodedLayer):
     def auxiliary_loss(self) -> Tensor:
         if self.config.orthogonality == 0:
             return self.memory.U.new_zeros(())
-        return self.memory.orthogonal_loss(self.config.orthogonality)
+        return self.config.orthogonality * self.memory.orthogonal_loss()
 
     def describe(self) -> str:
         c = self.config

@@ -141,7 +141,7 @@ def test_gradients_are_shortened_to_the_limit_but_never_lengthened():
 
 def test_the_record_says_which_loop_was_used(tmp_path):
     assert run("--variants", "program", "--loop", "stacked", "--output", tmp_path) == 0
-    assert run("--variants", "program", "--output", tmp_path / "plain") == 0
+    assert run("--variants", "program", "--loop", "plain", "--output", tmp_path / "plain") == 0
     for seed in (0, 1):
         stacked, alone = outcome(tmp_path, "program", seed), outcome(tmp_path / "plain", "program", seed)
         assert (stacked["loop"], alone["loop"]) == ("stacked", "plain")

@@ -6,19 +6,17 @@ on a stream of its own, and so becomes a branch of the graph that runs at the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-T = TypeVar("T")
-_WIDTH = 4
-"""Branches at the same time, at most."""
+WIDTH = 4
+"""Branches beside each other, at most."""
 _streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
-"""Up to `_WIDTH` for each device. They are kept: cuBLAS holds a workspace for every stream that it has seen."""
+"""Up to `WIDTH` for each device. They are kept: cuBLAS holds a workspace for every stream that it has seen."""
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -57,8 +55,9 @@ class Branch:
             torch.cuda.set_stream(self.main)
 
     def keep(self, *tensors: Tensor) -> None:
-        """Hold what a block reads until `join`."""
-        self.kept.extend(tensors)
+        """Hold what a block reads until `join`; in line there is no need to."""
+        if self.stream is not None:
+            self.kept.extend(tensors)
 
     def mark(self) -> torch.cuda.Event | None:
         """The end of the work so far in the branch, to `await_mark`."""
@@ -74,17 +73,3 @@ class Branch:
         if self.stream is not None and self.begun:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
         self.kept.clear()
-
-
-def side_by_side(tensor: Tensor, works: Sequence[Callable[[], T]]) -> list[T]:
-    """What works that do not depend on each other give, each in a branch. Autograd then takes their gradients in
-    branches too."""
-    if torch.compiler.is_compiling() or not (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return [work() for work in works]
-    branches, found = [Branch(tensor, number) for number in range(min(_WIDTH, len(works)))], []
-    for index, work in enumerate(works):
-        with branches[index % len(branches)]:
-            found.append(work())
-    for branch in branches:
-        branch.join()
-    return found

@@ -406,7 +406,7 @@ def execute_backward(
             d_out,
             SCALED=plain is not None,
             BN=16,
-            BD=128,
+            BD=128 if slots <= 128 else 64,
             num_warps=2,
             num_stages=3,
             **_tiles(right),

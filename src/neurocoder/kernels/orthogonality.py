@@ -1,7 +1,8 @@
-"""The orthogonal loss on a GPU: value and gradient by two kernels, where autograd takes two dozen."""
+"""The orthogonal loss on a GPU: value and gradient by two kernels a memory, where autograd takes two dozen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .branch import on_device_of
+from .branch import WIDTH, Branch, on_device_of
 from .triton_orthogonality import distance_kernel, gram_kernel
 
 _COLUMNS = 128
@@ -17,29 +18,46 @@ _COLUMNS = 128
 
 
 class OrthogonalLoss(torch.autograd.Function):
-    """`weight * (||M_U M_U^T - I|| + ||M_V M_V^T - I||)` for M_U (P, d_in), M_V (P, d_out)."""
+    """`sum_i weight_i (||M_U M_U^T - I|| + ||M_V M_V^T - I||)` over memories on one device, in one dtype."""
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, weight: float) -> Tensor:
-        """A scalar; the gradients are computed with it."""
-        with on_device_of(left):
-            return OrthogonalLoss._forward(ctx, left.contiguous(), right.contiguous(), weight)
-
-    @staticmethod
-    def _forward(ctx: Any, left: Tensor, right: Tensor, weight: float) -> Tensor:
-        (slots, d_in), d_out = left.shape, right.shape[1]
-        blocks, padded = triton.cdiv(max(d_in, d_out), _COLUMNS), max(16, triton.next_power_of_2(slots))
-        shares = left.new_empty(2, blocks, padded, padded, dtype=torch.float32)
-        loss = left.new_empty((), dtype=torch.float32)
-        grads = torch.empty_like(left), torch.empty_like(right)
-        sizes = {"P": slots, "PP": padded, "BD": _COLUMNS}
-        gram_kernel[blocks, 2](left, right, loss, shares, d_in, d_out, blocks, **sizes)
-        distance_kernel[blocks, 2](left, right, *grads, loss, shares, weight, d_in, d_out, blocks, **sizes)
-        ctx.save_for_backward(*grads)
-        return loss.to(left.dtype)
+    def forward(ctx: Any, weights: Sequence[float], *slots: Tensor) -> Tensor:
+        """M_U (P, d_in) and M_V (P, d_out) of each memory -> (); the gradients are computed with it."""
+        slots = tuple(tensor.contiguous() for tensor in slots)
+        distances = slots[0].new_empty(len(slots), dtype=torch.float32)
+        ctx.sizes = [-(-tensor.numel() // 4) * 4 for tensor in slots]  # each begins at a multiple of 16 bytes
+        gradients = slots[0].new_empty(sum(ctx.sizes))
+        ctx.shapes = [tensor.shape for tensor in slots]
+        branches = [Branch(slots[0], number) for number in range(WIDTH)]
+        parts = _parts(ctx, gradients)
+        with on_device_of(slots[0]):
+            for index, weight in enumerate(weights):
+                pair = slice(2 * index, 2 * index + 2)
+                with branches[index % WIDTH]:
+                    _distances(slots[pair], parts[pair], distances[pair], weight)
+            for branch in branches:
+                branch.join()
+        ctx.save_for_backward(gradients)
+        return distances.sum().to(gradients.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of both matrices, by one operation."""
-        return *torch._foreach_mul(ctx.saved_tensors, grad), None
+        """The gradients of all matrices, by one product."""
+        return None, *_parts(ctx, ctx.saved_tensors[0] * grad)
+
+
+def _parts(ctx: Any, flat: Tensor) -> list[Tensor]:
+    """The matrices of which a flat tensor is made."""
+    return [part[: shape.numel()].view(shape) for part, shape in zip(flat.split(ctx.sizes), ctx.shapes, strict=True)]
+
+
+def _distances(memory: Sequence[Tensor], gradients: Sequence[Tensor], distances: Tensor, weight: float) -> None:
+    """Of one memory, M_U and M_V; fills the gradients and both distances (2,)."""
+    left, right = memory
+    (slots, d_in), d_out = left.shape, right.shape[1]
+    blocks, padded = triton.cdiv(max(d_in, d_out), _COLUMNS), max(16, triton.next_power_of_2(slots))
+    shares = left.new_empty(2, blocks, padded, padded, dtype=torch.float32)
+    sizes = {"P": slots, "PP": padded, "BD": _COLUMNS}
+    gram_kernel[blocks, 2](left, right, shares, d_in, d_out, blocks, **sizes)
+    distance_kernel[blocks, 2](left, right, *gradients, distances, shares, weight, d_in, d_out, blocks, **sizes)

@@ -14,11 +14,9 @@ def _columns(slots, p, d, D, P: tl.constexpr):
 
 
 @triton.jit
-def gram_kernel(left, right, loss, shares, d_in, d_out, blocks, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
-    """What one block of columns gives of `M M^T`, (2, blocks, PP, PP); sets the loss to zero."""
+def gram_kernel(left, right, shares, d_in, d_out, blocks, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
+    """What one block of columns gives of `M M^T`, (2, blocks, PP, PP)."""
     block, kind = tl.program_id(0), tl.program_id(1)
-    if block + kind == 0:
-        tl.store(loss, 0.0)
     p, d = tl.arange(0, PP), block * BD + tl.arange(0, BD)
     if kind == 0:
         columns = _columns(left, p, d, d_in, P)
@@ -29,9 +27,8 @@ def gram_kernel(left, right, loss, shares, d_in, d_out, blocks, P: tl.constexpr,
 
 
 @triton.jit
-def _distance(slots, grad, loss, shares, weight, D, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
-    """Adds `weight * norm` of `M M^T - I` to the loss, and for a block of columns has its gradient
-    `weight * 2 (M M^T - I) M / norm`."""
+def _distance(slots, grad, distance, shares, weight, D, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
+    """`weight * norm` of `M M^T - I`, and for a block of columns its gradient `weight * 2 (M M^T - I) M / norm`."""
     block = tl.program_id(0)
     p, d = tl.arange(0, PP), block * BD + tl.arange(0, BD)
     at = p[:, None] * PP + p[None, :]
@@ -41,7 +38,7 @@ def _distance(slots, grad, loss, shares, weight, D, P: tl.constexpr, PP: tl.cons
     gram -= tl.where((p[:, None] == p[None, :]) & (p[:, None] < P), 1.0, 0.0)
     norm = tl.sqrt(tl.sum(tl.sum(gram * gram, axis=1), axis=0))
     if block == 0:
-        tl.atomic_add(loss, weight * norm)
+        tl.store(distance, weight * norm)
     direction = tl.dot(gram, _columns(slots, p, d, D, P), input_precision="tf32x3")
     direction *= 2.0 * weight / tl.maximum(norm, 1e-30)
     tl.store(grad + p[:, None] * D + d[None, :], direction, mask=(p[:, None] < P) & (d[None, :] < D))
@@ -53,7 +50,7 @@ def distance_kernel(
     right,
     grad_left,
     grad_right,
-    loss,
+    distances,
     shares,
     weight,
     d_in,
@@ -63,11 +60,11 @@ def distance_kernel(
     PP: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Adds both norms to the loss, two numbers whose sum does not depend on their order, and writes their gradients."""
+    """Writes both norms (2,), times the weight, and their gradients."""
     first = tl.program_id(0) * BD
     if tl.program_id(1) == 0:
         if first < d_in:
-            _distance(left, grad_left, loss, shares, weight, d_in, P, PP, BD)
+            _distance(left, grad_left, distances, shares, weight, d_in, P, PP, BD)
     else:
         if first < d_out:
-            _distance(right, grad_right, loss, shares + blocks * PP * PP, weight, d_out, P, PP, BD)
+            _distance(right, grad_right, distances + 1, shares + blocks * PP * PP, weight, d_out, P, PP, BD)
