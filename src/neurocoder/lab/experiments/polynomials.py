@@ -31,7 +31,7 @@ BLOCK = 100
 
 @dataclass(frozen=True)
 class Rates:
-    """A learning rate for each model."""
+    """A learning rate for each kind of model; GRUs of all sizes share theirs."""
 
     rate_gru: float
     rate_hyper: float
@@ -46,7 +46,7 @@ class Rates:
 
     def of(self, model: str) -> float:
         """A model's, by its name."""
-        return getattr(self, f"rate_{model.replace('-', '_')}")
+        return self.rate_gru if model.startswith("gru") else getattr(self, f"rate_{model.replace('-', '_')}")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,11 @@ def programs_of(runs: Runs) -> list[str]:
     return [model for model in runs if model in PROGRAMS]
 
 
+def papers_of(runs: Runs) -> Runs:
+    """The runs of models that the paper has."""
+    return {model: records for model, records in runs.items() if MODELS[model].paper}
+
+
 def first_of(runs: Runs) -> Record:
     """Any record of a setting."""
     return next(iter(runs.values()))[0]

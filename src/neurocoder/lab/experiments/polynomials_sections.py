@@ -11,9 +11,13 @@ import numpy as np
 from ..plots import polynomials as plots
 from ..results import Record
 from ..sections import Cell, Ours, Plot, Section, Table
+from ..statistics import differences, summary
 from .polynomials_beginnings import beginnings
-from .polynomials_runs import Runs, family_of, final, first_of, programs_of, runs_of, title
+from .polynomials_runs import Runs, family_of, final, first_of, papers_of, programs_of, runs_of, title
 from .polynomials_variants import MODELS, SETTINGS
+
+UNIT = 1e4
+"""Errors near the floor are given in ten-thousandths."""
 
 
 def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
@@ -21,11 +25,13 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     settings = [runs for runs in (runs_of(records, setting) for setting in SETTINGS) if runs]
     if not settings:
         return []
-    return [errors(settings, paper), *([beginnings(settings)] if any(map(programs_of, settings)) else [])]
+    with_programs = [papers_of(runs) for runs in settings if programs_of(runs)]
+    return [errors(settings, paper), *([beginnings(with_programs)] if with_programs else [])]
 
 
 def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
     """Figure 6."""
+    drawn = [runs for runs in map(papers_of, settings) if runs]
     return Section(
         title="Learning curves (Figure 6)",
         text=[
@@ -41,25 +47,27 @@ def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
             Plot(
                 "learning",
                 "Error above the floor against training iterations: mean of the seeds, their range shaded.",
-                lambda: plots.learning_curves([learning_panel(runs) for runs in settings]),
+                lambda: plots.learning_curves([learning_panel(runs) for runs in drawn]),
             ),
             Plot(
                 "position",
                 "Mean square error at each position in the chunk. The dotted line is the best linear predictor from "
                 "the earlier points of the chunk, told where chunks begin.",
-                lambda: plots.error_by_position([position_panel(runs) for runs in settings]),
+                lambda: plots.error_by_position([position_panel(runs) for runs in drawn]),
             ),
-        ],
+        ]
+        if drawn
+        else [],
     )
 
 
 def verdict(runs: Runs) -> str:
     """Who is below whom, and where their errors lie."""
     means = {model: fmean(final(records)) for model, records in runs.items()}
-    listed = ", ".join(f"{MODELS[model].title} {mean:.5f}" for model, mean in means.items())
-    words = [f"{title(runs)}, error above the floor: {listed}."]
+    listed = ", ".join(f"{MODELS[model].title} {UNIT * mean:.2f}" for model, mean in means.items())
+    words = [f"{title(runs)}, error above the floor in ten-thousandths: {listed}."]
     programs = programs_of(runs)
-    rivals = [model for model in runs if model not in programs]
+    rivals = [model for model in papers_of(runs) if model not in programs]
     if rivals and programs:
         best = min(rivals, key=means.__getitem__)
         below = [model for model in programs if means[model] < means[best]]
@@ -71,16 +79,31 @@ def verdict(runs: Runs) -> str:
             words.append(f"Below {names}: {', '.join(MODELS[model].title for model in below)}; not below: {others}.")
         else:
             words.append(f"No Neurocoder is below {MODELS[best].title}.")
+        closest = min(programs, key=means.__getitem__)
+        words.append(difference(runs, closest, best))
     shares = ", ".join(f"{MODELS[model].title} {first_share(records):.0%}" for model, records in runs.items())
-    words.append(f"Of these errors lie at first points of chunks, where 0 was not predicted: {shares}.")
+    words.append(f"The share of these errors at first points of chunks, where 0 was not predicted: {shares}.")
     return " ".join(words)
+
+
+def difference(runs: Runs, model: str, rival: str) -> str:
+    """Between two models, seed by seed."""
+    errors = ({record.seed: UNIT * record.metrics["above_floor"] for record in runs[name]} for name in (model, rival))
+    found = summary(differences(*errors))
+    name = MODELS[model].title
+    words = f"{name[0].upper()}{name[1:]} less {MODELS[rival].title}: {found.mean:+.2f}"
+    if found.interval is None:
+        return f"{words} (one seed)."
+    low, high = found.interval
+    told = ", they cannot be told apart" if found.sign is None else ""
+    return f"{words} (95% interval {low:+.2f} to {high:+.2f}, {found.n} seeds{told})."
 
 
 def first_share(records: Sequence[Record]) -> float:
     """Which share of the error above the floor is made at the first points of chunks."""
     sequences = family_of(records[0])
     rest = (fmean(final(records, "rest")) - sequences.noise**2) * (sequences.points - 1) / sequences.points
-    return 1 - rest / fmean(final(records))
+    return max(0.0, 1 - rest / fmean(final(records)))
 
 
 def mean_curve(records: Sequence[Record]) -> list[tuple[float, float]]:
@@ -104,13 +127,14 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
     rows: list[Sequence[Cell]] = []
     for model, records in runs.items():
         reached = None if target is None else steps_to(records, target) or "not reached"
-        errors = (Ours(final(records, metric), 5) for metric in ("mse", "above_floor"))
-        first, rest = Ours(final(records, "first_points"), 3), Ours(final(records, "rest"), 5)
-        sizes = records[0].parameters["total"], published.get(MODELS[model].paper)
-        rows.append((MODELS[model].title, *sizes, *errors, first, rest, reached))
+        mse, first = Ours(final(records, "mse"), 5), Ours(final(records, "first_points"), 3)
+        above, rest = (Ours([UNIT * e for e in final(records, metric)], 2) for metric in ("above_floor", "rest"))
+        paper_size = published.get(MODELS[model].paper)
+        rows.append((MODELS[model].title, records[0].parameters["total"], paper_size, mse, above, first, rest, reached))
     oracle, floor, begins = sequences.linear_oracle(), sequences.floor(), sequences.first_points()
     whole, first_error, rest_error = (part.mean().item() for part in (oracle, oracle[begins], oracle[~begins]))
-    numbers = (f"{whole:.5f}", f"{whole - floor:.5f}", f"{first_error:.3f}", f"{rest_error:.5f}")
+    scaled = [f"{UNIT * error:.2f}" for error in (whole - floor, rest_error)]
+    numbers = (f"{whole:.5f}", scaled[0], f"{first_error:.3f}", scaled[1])
     rows.append((plots.ORACLE, None, None, *numbers, None))
     converged = paper.get("converged_multi_step")
     return Table(
@@ -120,9 +144,9 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
             "parameters",
             "paper's",
             "mean square error",
-            "above the floor",
+            "above the floor, 1e-4",
             "at first points",
-            "at other points",
+            "at other points, 1e-4",
             "iterations to GRU's last error",
         ),
         rows=rows,

@@ -17,9 +17,14 @@ class Model(NamedTuple):
     """A network of this experiment."""
 
     title: str
-    paper: str
-    """Its name in `paper.toml`."""
+    paper: str | None
+    """Its name in `paper.toml`; None where the paper has no such network."""
     build: Callable[[], Regressor]
+
+
+def plain(gru: int) -> Regressor:
+    """A GRU with a linear output layer."""
+    return Regressor(2, gru, nn.Linear(gru, 1))
 
 
 def neurocoder(gru: int, **sizes: int) -> Regressor:
@@ -29,7 +34,7 @@ def neurocoder(gru: int, **sizes: int) -> Regressor:
 
 
 MODELS = {
-    "gru": Model("GRU", "original", lambda: Regressor(2, 32, nn.Linear(32, 1))),
+    "gru": Model("GRU", "original", lambda: plain(32)),
     "hyper": Model(
         "HyperNet", "hypernet", lambda: Regressor(2, 28, nc.HyperLinear(28, 1, hyper=nc.HyperConfig(hidden=26)))
     ),
@@ -40,8 +45,11 @@ MODELS = {
         "single-step (LSTM 3)", "single_step", lambda: neurocoder(16, slots=10, steps=1, heads=15, hidden=3)
     ),
     "multi": Model("multi-step", "multi_step", lambda: neurocoder(8, slots=20, steps=5, heads=1, hidden=10)),
+    "gru-16": Model("GRU 16", None, lambda: plain(16)),
+    "gru-8": Model("GRU 8", None, lambda: plain(8)),
 }
-"""Sizes such that the totals come close to the paper's; it names no size of the LSTM."""
+"""Sizes such that the totals come close to the paper's, which names no size of the LSTM; and the Neurocoders' own GRUs
+with a linear output layer, to see what the program layer adds."""
 
 SETTINGS = ("clean", "noise", "doubled")
 """The sequences; a variant is named by its model, and by its setting unless that is `clean`."""
