@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _EPS = 1e-12
+_SHORT_ROW = 64
+"""Slots up to which compiled code compares each usage with all others."""
 
 
 def unit(vectors: Tensor) -> Tensor:
@@ -71,8 +73,18 @@ def least_used_attention(usage: Tensor, least_used: int) -> Tensor:
     idle = usage.amax(dim=-1, keepdim=True) - usage
     if least_used == usage.shape[-1]:
         return idle
-    smallest = usage.detach().topk(least_used, dim=-1, largest=False, sorted=True).values
-    return idle * (usage.detach() <= smallest[..., -1:])
+    return idle * _among_smallest(usage.detach(), least_used)
+
+
+def _among_smallest(usage: Tensor, count: int) -> Tensor:
+    """Whether each number is at most the `count`-th smallest of its row (..., P).
+
+    In compiled code a short row is compared with itself, P * P times: that becomes part of the loops around it, where
+    `topk` splits them and takes its rows one by one.
+    """
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting() and usage.shape[-1] <= _SHORT_ROW:
+        return (usage.unsqueeze(-1) > usage.unsqueeze(-2)).float().sum(dim=-1) < count
+    return usage <= usage.topk(count, dim=-1, largest=False, sorted=True).values[..., -1:]
 
 
 def program_attention(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Tensor, Tensor]:
@@ -109,8 +121,11 @@ def singular_values(attention: Tensor, slots: Tensor) -> Tensor:
     Returns:
         (..., r)
     """
-    steps = F.softplus(torch.matmul(attention, slots)).squeeze(-1)
-    return steps.flip(-1).cumsum(-1).flip(-1)
+    if not torch.compiler.is_compiling():
+        return F.softplus(torch.matmul(attention, slots)).squeeze(-1).flip(-1).cumsum(-1).flip(-1)
+    steps = F.softplus((attention * slots.mT).sum(dim=-1))
+    later = torch.ones(steps.shape[-1:] * 2, device=steps.device, dtype=steps.dtype).triu()
+    return (steps.unsqueeze(-2) * later).sum(dim=-1)  # products and sums: compiled, one loop with those around it
 
 
 def execute(read: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:

@@ -48,8 +48,14 @@ class ProgramMemory(nn.Module):
             self.S.normal_(1.0, 0.1)
 
     def keys(self) -> Tensor:
-        """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots."""
-        return torch.stack([self.key_u(self.U), self.key_v(self.V), self.key_s(self.S)])
+        """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots.
+
+        Made as columns: a CPU multiplies few long rows by many four times as fast as many by few.
+        """
+        wide = ((self.key_u, self.U), (self.key_v, self.V))
+        keys = [torch.addmm(key.bias.unsqueeze(1), key.weight, slots.mT) for key, slots in wide]
+        keys.append(torch.addcmul(self.key_s.bias.unsqueeze(1), self.key_s.weight, self.S.mT))
+        return torch.stack(keys).mT
 
     def orthogonal_loss(self) -> Tensor:
         """`L_o` of this memory."""

@@ -351,6 +351,11 @@ def prepare_backward(
     return [tensor for pair in zip(grads, biases, strict=True) for tensor in pair], grad_weight, grad_bias
 
 
+def project(x: Tensor, readers: Tensor) -> Tensor:
+    """What reads the input (N, width) for x (N, d_in) and readers (width, d_in)."""
+    return torch.mm(x, readers.mT)
+
+
 def _tiles(right: Tensor) -> dict[str, int | str]:
     """Constants of the execution's kernels for M_V (P, d_out); products are as exact as torch's own."""
     rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or right.dtype != torch.float32

@@ -2,6 +2,8 @@
 
 What reads the input is one projection. The gradients of its weights and of the residual are one product: the gradient
 that the residual gets and that of the projection stand side by side.
+
+No operation in here is recorded by autograd, so all go below it: each is a third of a microsecond shorter on a CPU.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
 from ..config import ProgramConfig
 from . import eager
@@ -61,7 +64,7 @@ class ProgramLinear(torch.autograd.Function):
         Large products are in `dtype`, the composition in at least float32.
         """
         core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
-        with _without_autocast(x), on_device_of(x):
+        with _without_autocast(x), on_device_of(x), BelowAutograd():
             x = x.to(dtype)
             plain, branch = None, Branch(x)
             with branch:
@@ -77,7 +80,7 @@ class ProgramLinear(torch.autograd.Function):
                     if integration is not None:
                         plain = torch.mm(x, residual.mT)
             readers = _readers(left, input_weight, integration).to(dtype)
-            projected = torch.mm(x, readers.mT).to(full)
+            projected = core.project(x, readers).to(full)
             branch.await_mark(ready)
             tensors = (projected, input_bias, recurrent, prepared, keys, slots[2], gate_bias)
             coefficients, scale, *saved = core.forward(*tensors, core.sizes_of(program))
@@ -102,8 +105,9 @@ class ProgramLinear(torch.autograd.Function):
                 "this backward cannot itself be differentiated: run forward and backward inside "
                 "`with nc.backend('torch'):` where create_graph=True is used"
             )
-        with _without_autocast(grad):
-            return _backward(ctx, grad)
+        saved = ctx.saved_tensors  # once: activation checkpointing hands them out a single time, and may compute them
+        with _without_autocast(grad), BelowAutograd():
+            return _backward(ctx, saved, grad)
 
 
 def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -127,9 +131,8 @@ def _to(tensors: Sequence[Tensor | None], dtype: torch.dtype) -> tuple[Any, ...]
     return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]:
     """The gradients; autograd casts each to the dtype of its parameter."""
-    tensors = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
     x, left, right, values, *weights, recurrent, signal, gate_bias, right_low, residual = tensors[:12]
     readers, projected, keys, coefficients, scale, plain, *saved = tensors[12:]
     program: ProgramConfig = ctx.program
@@ -139,7 +142,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     wants_x, wants_residual = ctx.needs_input_grad[3], ctx.needs_input_grad[20]
     grad = grad.contiguous()
     # Side by side: the gradient of `x R`, and that of the projection.
-    d_out, width = right.shape[1], projected.shape[1]
+    d_out, width = right.shape[1], len(readers)
     begin = -(-d_out // 4) * 4 if gated else 0
     both = grad.new_empty(len(grad), begin + width)
     scaled, into_projected = both[:, :d_out] if gated else None, both[:, begin:]
@@ -153,7 +156,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     found = core.backward(
         *(grad_coefficients, grad_scale, None, None),
         *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program)),
-        *(into_projected if dtype == full else torch.empty_like(projected), branch),
+        *(into_projected if dtype == full else projected.new_empty(len(grad), width), branch),
     )
     if dtype != full:
         into_projected.copy_(found.projected)
