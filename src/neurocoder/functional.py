@@ -37,10 +37,17 @@ def composition_states(signal: Tensor, recurrent: Tensor | None, steps: int) -> 
     states = [torch.sigmoid(o) * torch.tanh(cell)]
     for _ in range(1, steps):
         assert recurrent is not None, "more than one step needs the recurrent weight"
-        i, f, g, o = (signal + F.linear(states[-1], recurrent)).chunk(4, dim=-1)
+        i, f, g, o = (signal + _product(states[-1], recurrent)).chunk(4, dim=-1)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
         states.append(torch.sigmoid(o) * torch.tanh(cell))
     return torch.stack(states, dim=-2)
+
+
+def _product(state: Tensor, weight: Tensor) -> Tensor:
+    """`h W^T`; compiled for a single input, as a loop of its own: calling a library would take longer."""
+    if torch.compiler.is_compiling() and len(state) == 1:
+        return (state.unsqueeze(-2) * weight).sum(dim=-1)
+    return F.linear(state, weight)
 
 
 def content_attention(queries: Tensor, keys: Tensor, sharpness: float = 1.0) -> Tensor:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from . import growth, prepare, records, report
-from .cases import Case, Device, Settings, cases, settings
+from .cases import COMPILED, Case, Device, Settings, cases, settings
 from .measure import Log, Measurement, measure_case
 
-SKIPPABLE = ("eager", "compiled", "graphed", "graph", "float32", "bfloat16", "forward", "forward+backward")
+SKIPPABLE = ("eager", "compiled", "wrapped", "graphed", "graph", "float32", "bfloat16", "forward", "forward+backward")
 
 
 class Job(NamedTuple):
@@ -104,7 +104,7 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
         log("compiling kernels")
         failed = prepare.compile_kernels(all_cases)
         log(f"kernels compiled{f', {failed} cases failed' if failed else ''}")
-    if any(group.mode == "compiled" for case in all_cases for group in case.groups):
+    if any(group.mode in COMPILED for case in all_cases for group in case.groups):
         prepare.start_compiler(device)
     right = True
     for job in todo:

@@ -10,7 +10,9 @@ import neurocoder as nc
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
-Mode = Literal["eager", "compiled", "graphed", "graph"]
+Mode = Literal["eager", "compiled", "wrapped", "graphed", "graph"]
+COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"cpp_wrapper": True}}}
+"""What torch.compile is told in each mode that it makes."""
 Direction = Literal["forward", "forward+backward", "step"]
 
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
@@ -64,7 +66,7 @@ class Case:
 
     def shortened(self) -> Case:
         """Compile only the program layer and its baseline: compilation takes longest."""
-        short = (g._replace(contenders=g.contenders[:2]) if g.mode == "compiled" else g for g in self.groups)
+        short = (g._replace(contenders=g.contenders[:2]) if g.mode in COMPILED else g for g in self.groups)
         return replace(self, groups=tuple(short))
 
     def config(self) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def groups(
     Graphs hold forward and backward, and so does what is compiled in bfloat16: a GPU's time is short. Graphed layers do
     not go with autocast.
     """
-    chosen = {"eager": LAYERS, "compiled": compiled, "graphed": compiled, "graph": captured}
+    chosen = {"eager": LAYERS, "compiled": compiled, "wrapped": compiled, "graphed": compiled, "graph": captured}
     backward_only = {("graph", "float32"), ("graph", "bfloat16"), ("graphed", "float32"), ("compiled", "bfloat16")}
     return tuple(
         Group(dtype, mode, direction, chosen[mode])
@@ -142,7 +144,7 @@ def cpu_cases() -> list[Case]:
     """Batches on all cores; single inputs on one."""
     batch = groups(["float32"], ["eager", "compiled"], BOTH)
     large = groups(["float32"], ["eager", "compiled"], BOTH, LAYERS[:2])
-    single = groups(["float32"], ["eager", "compiled"], ["forward"])
+    single = groups(["float32"], ["eager", "compiled", "wrapped"], ["forward"])
     return [
         Case("784x10", (784, 10), 128, SMALL, batch),
         Case("1024x1024", (1024, 1024), 256, program(30, 5, 3, 32), batch),

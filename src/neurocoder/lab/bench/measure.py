@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .cases import BASELINES, Case, Group, Settings
+from .cases import BASELINES, COMPILED, Case, Group, Settings
 from .check import Refused
 from .contenders import TITLES, Contenders, Skip
 from .records import median
@@ -109,7 +109,7 @@ def ready(name: str, make: Callable[[], Run], entry: Measurement) -> Run | None:
         run.prepare()
         run()
         synchronize(run.device)
-        if run.group.mode == "compiled":
+        if run.group.mode in COMPILED:
             entry["first_call_seconds"] = round(time.perf_counter() - before, 3)
         entry["errors"] = {what: float(f"{value:.3g}") for what, value in run.check().items()}
         entry["peak_bytes"] = peak_bytes(run)
@@ -128,7 +128,7 @@ def ready(name: str, make: Callable[[], Run], entry: Measurement) -> Run | None:
 
 def free(group: Group, device: str) -> None:
     """Forget compiled code and give back graph pools and caches."""
-    if group.mode == "compiled":
+    if group.mode in COMPILED:
         torch.compiler.reset()
     gc.collect()
     if device == "cuda":

@@ -32,7 +32,8 @@ every input, then multiply) and beside two baselines that keep whole weights (`n
 as last 20 ms on a CPU (host clock) or 5 ms on a GPU (events). Times are medians between quartiles (in brackets); a
 ratio's brackets run from lower over upper to upper over lower quartile. *forward* is in inference mode;
 *forward+backward* has gradients to all parameters and to the input, set to None before each call. *compiled* is
-`torch.compile(fullgraph=True)`, and *first call* what compilation takes with an empty cache. *graphed* is
+`torch.compile(fullgraph=True)`, *compiled, C++ wrapper* the same with `options={"cpp_wrapper": True}`, and *first
+call* what compilation takes with an empty cache. *graphed* is
 `layer = torch.cuda.make_graphed_callables(layer, (x,))`: forward and backward each replay a CUDA graph inside an eager
 loop. *CUDA graph* is one graph of the whole call. Float32 on a GPU may use
 TF32 (`torch.backends.cuda.matmul.allow_tf32 = True`); bfloat16 is autocast over float32 parameters. Memory is the

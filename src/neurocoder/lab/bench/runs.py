@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import neurocoder as nc
 
-from .cases import Case, Group, Settings
+from .cases import COMPILED, Case, Group, Settings
 from .check import BOUNDS, STACKED_GRADIENTS, Refused, compare, compare_gradients, error, require
 from .contenders import Subject, awaken, plain, recoded, reference
 
@@ -95,8 +95,8 @@ class LayerRun(Run):
         self.leaves[INPUT] = self.x
         self.grad = grad.to(dtype, copy=True)
         self.function: Any = self.module
-        if group.mode == "compiled":
-            self.function = torch.compile(self.module, fullgraph=True)
+        if group.mode in COMPILED:
+            self.function = torch.compile(self.module, fullgraph=True, **COMPILED[group.mode])
         if group.mode == "graphed":
             sample = self.x.detach().clone().requires_grad_()
             self.function = torch.cuda.make_graphed_callables(self.module, (sample,))

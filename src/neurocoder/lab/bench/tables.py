@@ -10,8 +10,14 @@ from .contenders import TITLES
 from .records import Record, Spread, spread
 
 Entry = dict[str, Any]
-MODES = {"eager": "eager", "compiled": "compiled", "graphed": "graphed", "graph": "CUDA graph"}
-ONE_LINE = ("eager", "compiled", "graphed")
+MODES = {
+    "eager": "eager",
+    "compiled": "compiled",
+    "wrapped": "compiled, C++ wrapper",
+    "graphed": "graphed",
+    "graph": "CUDA graph",
+}
+ONE_LINE = ("eager", "compiled", "wrapped", "graphed")
 """Modes that a user gets by one line; a CUDA graph of a whole step takes several."""
 DIRECTIONS = ("forward", "forward+backward", "step")
 
