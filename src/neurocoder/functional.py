@@ -16,6 +16,11 @@ _SHORT_ROW = 64
 """Slots up to which compiled code compares each usage with all others."""
 
 
+def _generated() -> bool:
+    """Whether loops are made for these operations, so that many simple ones cost less than a call of a library."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+
+
 def unit(vectors: Tensor) -> Tensor:
     """`v / ||v||` over the last dimension (a zero vector stays zero)."""
     return F.normalize(vectors, dim=-1, eps=_EPS)
@@ -45,7 +50,7 @@ def composition_states(signal: Tensor, recurrent: Tensor | None, steps: int) -> 
 
 def _product(state: Tensor, weight: Tensor) -> Tensor:
     """`h W^T`; compiled for a single input, as a loop of its own: calling a library would take longer."""
-    if torch.compiler.is_compiling() and len(state) == 1:
+    if _generated() and len(state) == 1:
         return (state.unsqueeze(-2) * weight).sum(dim=-1)
     return F.linear(state, weight)
 
@@ -89,7 +94,7 @@ def _among_smallest(usage: Tensor, count: int) -> Tensor:
     In compiled code a short row is compared with itself, P * P times: that becomes part of the loops around it, where
     `topk` splits them and takes its rows one by one.
     """
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting() and usage.shape[-1] <= _SHORT_ROW:
+    if _generated() and usage.shape[-1] <= _SHORT_ROW:
         return (usage.unsqueeze(-1) > usage.unsqueeze(-2)).float().sum(dim=-1) < count
     return usage <= usage.topk(count, dim=-1, largest=False, sorted=True).values[..., -1:]
 
@@ -128,7 +133,7 @@ def singular_values(attention: Tensor, slots: Tensor) -> Tensor:
     Returns:
         (..., r)
     """
-    if not torch.compiler.is_compiling():
+    if not _generated():
         return F.softplus(torch.matmul(attention, slots)).squeeze(-1).flip(-1).cumsum(-1).flip(-1)
     steps = F.softplus((attention * slots.mT).sum(dim=-1))
     later = torch.ones(steps.shape[-1:] * 2, device=steps.device, dtype=steps.dtype).triu()
