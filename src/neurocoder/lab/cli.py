@@ -36,10 +36,9 @@ def _bench(arguments: Sequence[str]) -> int:
 
 
 def _demo(arguments: Sequence[str]) -> int:
-    from .demo import main
+    from . import command
 
-    main(arguments)
-    return 0
+    return command.demo(arguments)
 
 
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {

@@ -44,13 +44,13 @@ def error_over_steps(
 
 
 @style.styled
-def attention_grid(images: Image, models: Mapping[str, Sequence[Any]], components: int | None = None) -> Figure:
+def attention_grid(images: Image, models: Mapping[str, Sequence[Any]], components: int) -> Figure:
     """An image of each digit, and below it each model's attention: slots downwards, components across.
 
     Args:
         images: (10, 28, 28)
         models: by title, mean attention over each digit's images (10, r, P)
-        components: how many of the first are shown; all unless given
+        components: how many of the first are shown
     """
     heights = [0.62, *(0.35 + 0.055 * max(10, len(mean[0][0])) for mean in models.values())]
     figure = style.new_figure(sum(heights) + 0.2)
