@@ -65,8 +65,20 @@ def test_compile_full_graph(build):
     assert_same_gradients({name: p.grad for name, p in layer.named_parameters()}, expected)
 
 
-def test_compile_with_inductor():
-    layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(5, 7)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_compile_with_a_batch_whose_size_depends_on_values():
+    layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(9, 7)
+
+    def chosen(x):
+        return layer(x[x[:, 0] > 0])
+
+    found = torch.compile(chosen, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(found, chosen(x))
+
+
+@pytest.mark.parametrize("rows", [5, 1])
+def test_compile_with_inductor(rows):
+    layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(rows, 7)
     compiled = torch.compile(layer, fullgraph=True)
     torch.testing.assert_close(compiled(x), layer(x))
     expected = gradients(layer, x)

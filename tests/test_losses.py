@@ -49,6 +49,14 @@ def test_a_shared_layer_counts_once():
         assert nc.auxiliary_loss(*modules).item() == pytest.approx(0.1 * by_hand(layer.memory), rel=1e-5)
 
 
+def test_layers_that_share_a_memory_each_weigh_it():
+    first, second = (randomised(nc.Linear(4, 4, program=small(orthogonality=a))) for a in (0.1, 0.3))
+    second.memory = first.memory
+    model = nn.Sequential(first, second)
+    assert nc.auxiliary_loss(model).item() == pytest.approx(0.4 * by_hand(first.memory), rel=1e-5)
+    assert nc.orthogonal_loss(model).item() == pytest.approx(2 * by_hand(first.memory), rel=1e-5)
+
+
 def test_a_model_without_coded_layers_adds_zero():
     model = nn.Linear(3, 2)
     for loss in (nc.auxiliary_loss(model), nc.orthogonal_loss(model), nc.auxiliary_loss(nn.ReLU())):

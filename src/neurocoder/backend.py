@@ -23,9 +23,9 @@ Backend = Literal["auto", "torch", "eager", "triton"]
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
-MAX_ORTHOGONAL = 128, 8192
-"""Slots, whose Gram matrix the kernel of the orthogonal loss keeps on chip, and their width: its work grows as the
-square of that."""
+MAX_ORTHOGONAL = 64, 8192
+"""Slots, whose Gram matrix the kernel of the orthogonal loss keeps in the 99 KB that the smallest GPUs have for it, and
+their width: its work grows as the square of that."""
 _HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 """The kernels need float32 products in three passes, which Triton has for NVIDIA's GPUs alone."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,14 +24,13 @@ def _layers(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:
     return list(coded_layers(*modules).values())
 
 
-def _sum(terms: list[Tensor], modules: tuple[nn.Module, ...]) -> Tensor:
-    """The sum of scalars; zero on the modules' device where there are none."""
-    if len(terms) == 1:
-        return terms[0]
-    if terms:
-        return torch.stack([term.to(terms[0].device) for term in terms]).sum()
-    tensor = next((p for module in modules for p in module.parameters()), torch.zeros(()))
-    return torch.zeros((), device=tensor.device)
+def _sum(terms: list[Tensor], modules: Sequence[nn.Module]) -> Tensor:
+    """The sum of scalars, on the device of the modules' first parameter."""
+    device = next((parameter.device for module in modules for parameter in module.parameters()), None)
+    if not terms:
+        return torch.zeros((), device=device)
+    there = [term.to(device) for term in terms]
+    return there[0] if len(there) == 1 else torch.stack(there).sum()
 
 
 def auxiliary_loss(*modules: nn.Module) -> Tensor:
@@ -38,20 +38,20 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
 
     A layer shared by several modules counts once; a model without coded layers adds zero.
     """
-    terms, weights = [], {}
-    for layer in _layers(modules):
+    layers, terms, weighted = _layers(modules), [], []
+    for layer in layers:
         if isinstance(layer, ProgramLayer) and type(layer).auxiliary_loss is ProgramLayer.auxiliary_loss:
             if layer.config.orthogonality > 0:
-                weights[layer.memory] = layer.config.orthogonality
+                weighted.append((layer.memory, layer.config.orthogonality))
         else:
             terms.append(layer.auxiliary_loss())
-    return _sum(terms + orthogonal_losses(weights), modules)
+    return _sum(terms + orthogonal_losses(weighted), layers or modules)
 
 
 def orthogonal_loss(*modules: nn.Module) -> Tensor:
     """`L_o` itself, summed over the program layers, each once."""
     layers = [layer for layer in _layers(modules) if isinstance(layer, ProgramLayer)]
-    return _sum(orthogonal_losses({layer.memory: 1.0 for layer in layers}), modules)
+    return _sum(orthogonal_losses([(layer.memory, 1.0) for layer in layers]), layers or modules)
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:

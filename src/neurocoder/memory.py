@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -59,23 +59,23 @@ class ProgramMemory(nn.Module):
 
     def orthogonal_loss(self) -> Tensor:
         """`L_o` of this memory."""
-        return orthogonal_losses({self: 1.0})[0]
+        return orthogonal_losses([(self, 1.0)])[0]
 
 
-def orthogonal_losses(weights: Mapping[ProgramMemory, float]) -> list[Tensor]:
+def orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[Tensor]:
     """The terms of `sum_i weight_i L_o(memory_i)`; on a GPU all memories of one device and dtype are one term."""
     terms: list[Tensor] = []
-    together: dict[tuple[torch.device, torch.dtype], list[ProgramMemory]] = {}
-    for memory, weight in weights.items():
+    together: dict[tuple[torch.device, torch.dtype], list[tuple[ProgramMemory, float]]] = {}
+    for memory, weight in weighted:
         if fuses_orthogonality(memory.U, memory.V):
-            together.setdefault((memory.U.device, memory.U.dtype), []).append(memory)
+            together.setdefault((memory.U.device, memory.U.dtype), []).append((memory, weight))
         else:
             loss = F.orthogonal_loss(memory.U, memory.V)
             terms.append(loss if weight == 1 else weight * loss)
     if together:
         from .kernels.orthogonality import OrthogonalLoss
 
-        for memories in together.values():
-            slots = [tensor for memory in memories for tensor in (memory.U, memory.V)]
-            terms.append(OrthogonalLoss.apply([weights[memory] for memory in memories], *slots))
+        for found in together.values():
+            slots = [tensor for memory, _ in found for tensor in (memory.U, memory.V)]
+            terms.append(OrthogonalLoss.apply([weight for _, weight in found], *slots))
     return terms

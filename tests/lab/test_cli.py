@@ -75,6 +75,10 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("run lines:Lines --data-root /no/such/folder", "--data-root must be a folder, got /no/such/folder"),
         ("list everything", "everything"),
         ("report --nothing", "--nothing"),
+        ("demo --epochs 0", "epochs must be a whole number >= 1, got 0"),
+        ("demo --epoch 2", "Unrecognized options: --epoch, 2; perhaps you meant --epochs (neurocoder demo --help)"),
+        ("demo --seed -1", "--seed must be in 0..4294967295, got -1"),
+        ("demo --output /dev/null/x", "--output must be a folder that can be written to, got /dev/null/x"),
         ("report --presets worst", "--presets must be among paper, best, smoke, got 'worst'"),
     ],
 )

@@ -439,6 +439,13 @@ def test_the_verdict_says_who_is_below_whom():
     assert "No Neurocoder is below GRU." in verdict(gru=1.0, multi=2.0)
 
 
+def test_models_that_share_no_seed_are_not_compared():
+    runs = {"gru": [curve(1e-4)], "multi": [dataclasses.replace(curve(2e-4), seed=1)]}
+    said = polynomials_sections.verdict(runs)
+    assert "No Neurocoder is below GRU." in said
+    assert "less" not in said
+
+
 def test_the_median_run_stands_for_all():
     runs = [curve(error) for error in (3.0, 1.0, 2.0)]
     assert polynomials_runs.median_run(runs) is runs[2]

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from neurocoder.lab.checkpoints import Checkpoint
 from neurocoder.lab.files import replacing
 from neurocoder.lab.results import Damaged
-from neurocoder.lab.runs import format_seeds
+from neurocoder.lab.runs import differences, format_seeds
 from neurocoder.lab.training import Course
 
 SLOW = ("--variants", "program", "--seeds", 0, "--pause", 0.05)
@@ -230,3 +230,11 @@ def test_seeds_in_words():
     assert format_seeds([5, 0, 1, 2]) == "0-2,5"
     assert format_seeds([3]) == "3"
     assert json.dumps(format_seeds(range(10))) == '"0-9"'
+
+
+def test_differences_name_settings_of_nested_parts():
+    old, new = (
+        {"steps": 3, "rates": {"rate_a": 0.1, "rate_b": 0.2}},
+        {"steps": 3, "rates": {"rate_a": 0.1, "rate_b": 0.3}},
+    )
+    assert differences(old, new) == "rate_b is 0.2 there and 0.3 here"

@@ -139,6 +139,22 @@ def test_gradients_are_shortened_to_the_limit_but_never_lengthened():
         torch.testing.assert_close(both.grad[1], torch.full_like(parameter, 0.1 * value))
 
 
+def test_gradients_of_single_numbers_are_shortened_too():
+    class Number(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.value = nn.Parameter(torch.tensor(1.0))
+
+    fabric = Setup(output=None).fabric()
+    tasks = [Lines().build(Config(), "linear", seed, fabric.device) for seed in (0, 1)]
+    for task in tasks:
+        task.model = Number()
+    stacked = Stacked(tasks, fabric)
+    stacked.parameters[0].grad = torch.tensor([5.0, 0.5])
+    stacked.clip(2.0)
+    torch.testing.assert_close(stacked.parameters[0].grad, torch.tensor([2.0, 0.5]))
+
+
 def test_the_record_says_which_loop_was_used(tmp_path):
     assert run("--variants", "program", "--loop", "stacked", "--output", tmp_path) == 0
     assert run("--variants", "program", "--loop", "plain", "--output", tmp_path / "plain") == 0

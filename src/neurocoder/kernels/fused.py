@@ -8,7 +8,7 @@ programs that serve several inputs, it leaves the attentions and sigma for the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -356,7 +356,7 @@ def project(x: Tensor, readers: Tensor) -> Tensor:
     return torch.mm(x, readers.mT)
 
 
-def _tiles(right: Tensor) -> dict[str, int | str]:
+def _tiles(right: Tensor) -> dict[str, Any]:
     """Constants of the execution's kernels for M_V (P, d_out); products are as exact as torch's own."""
     rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or right.dtype != torch.float32
     return {
@@ -398,6 +398,7 @@ def execute_backward(
     grad_coefficients = scale.new_empty(count, slots)
     grad_scale = None if plain is None else scale.new_empty(count, 1)
     if count:
+        tiles = _tiles(right)
         execute_backward_kernel[triton.cdiv(count, 16),](
             grad,
             right,
@@ -411,10 +412,10 @@ def execute_backward(
             d_out,
             SCALED=plain is not None,
             BN=16,
-            BD=128 if slots <= 128 else 64,
+            BD=min(128, 8192 // tiles["PP"]),  # 80 KB on chip at most
             num_warps=2,
             num_stages=3,
-            **_tiles(right),
+            **tiles,
         )
     return grad_coefficients, grad_scale
 

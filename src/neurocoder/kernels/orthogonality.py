@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 from .branch import WIDTH, Branch, on_device_of
 from .triton_orthogonality import distance_kernel, gram_kernel
 
-_COLUMNS = 128
-"""Columns of one program."""
+_TILE = 4096
+"""Slots times columns of one program; larger ones take more memory than a small GPU has on chip."""
 
 
 class OrthogonalLoss(torch.autograd.Function):
@@ -25,7 +25,7 @@ class OrthogonalLoss(torch.autograd.Function):
         """M_U (P, d_in) and M_V (P, d_out) of each memory -> (); the gradients are computed with it."""
         slots = tuple(tensor.contiguous() for tensor in slots)
         distances = slots[0].new_empty(len(slots), dtype=torch.float32)
-        ctx.sizes = [-(-tensor.numel() // 4) * 4 for tensor in slots]  # each begins at a multiple of 16 bytes
+        ctx.sizes = [-(-tensor.numel() // 4) * 4 for tensor in slots]  # each begins where vectors of four may
         gradients = slots[0].new_empty(sum(ctx.sizes))
         ctx.shapes = [tensor.shape for tensor in slots]
         branches = [Branch(slots[0], number) for number in range(WIDTH)]
@@ -56,8 +56,10 @@ def _distances(memory: Sequence[Tensor], gradients: Sequence[Tensor], distances:
     """Of one memory, M_U and M_V; fills the gradients and both distances (2,)."""
     left, right = memory
     (slots, d_in), d_out = left.shape, right.shape[1]
-    blocks, padded = triton.cdiv(max(d_in, d_out), _COLUMNS), max(16, triton.next_power_of_2(slots))
+    padded = max(16, triton.next_power_of_2(slots))
+    columns = min(128, _TILE // padded)
+    blocks = triton.cdiv(max(d_in, d_out), columns)
     shares = left.new_empty(2, blocks, padded, padded, dtype=torch.float32)
-    sizes = {"P": slots, "PP": padded, "BD": _COLUMNS}
+    sizes = {"P": slots, "PP": padded, "BD": columns}
     gram_kernel[blocks, 2](left, right, shares, d_in, d_out, blocks, **sizes)
     distance_kernel[blocks, 2](left, right, *gradients, distances, shares, weight, d_in, d_out, blocks, **sizes)

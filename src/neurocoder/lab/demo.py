@@ -17,6 +17,7 @@ from rich.table import Table
 
 from .experiments.digits import DigitsConfig
 from .experiments.digits_attention import draw_grid
+from .files import obstacle
 from .plots import style
 from .results import Record
 from .runs import Setup, Unit, perform
@@ -36,6 +37,10 @@ class Options:
     """Passes over the training images."""
     output: Path = Path("demo")
     """Folder for the figure."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"--seed must be in 0..{2**32 - 1}, got {self.seed}")
 
 
 def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record]:
@@ -71,6 +76,8 @@ def table(runs: Mapping[str, Record]) -> Table:
 def main(options: Options) -> int:
     """Train, print a table, draw the attention; the exit status."""
     config, console = DigitsConfig(epochs=options.epochs), Console()
+    if why := obstacle(options.output):
+        raise ValueError(f"--output must be a folder that can be written to, got {options.output}: {why}")
     console.print("MNIST: 60,000 training and 10,000 test images, from the package")
     runs = train(console, config, options.seed)
     console.print(table(runs))

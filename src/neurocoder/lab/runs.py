@@ -130,8 +130,17 @@ def format_seeds(seeds: Iterable[int]) -> str:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
     """In words, or empty where there are none."""
+    old, new = _flat(old), _flat(new)
     names = [name for name in old | new if old.get(name) != new.get(name)]
     return ", ".join(f"{name} is {old.get(name)!r} there and {new.get(name)!r} here" for name in names)
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """With the settings of nested parts by their own names, as on the command line."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= _flat(value) if isinstance(value, dict) else {name: value}
+    return found
 
 
 def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:

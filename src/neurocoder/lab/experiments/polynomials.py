@@ -34,10 +34,15 @@ class Rates:
     """A learning rate for each kind of model; GRUs of all sizes share theirs."""
 
     rate_gru: float
+    """Of GRUs with a linear output layer, whatever their size."""
     rate_hyper: float
+    """Of the HyperNet."""
     rate_single_2: float
+    """Of the single-step Neurocoder with an LSTM of 2."""
     rate_single_3: float
+    """Of that with an LSTM of 3."""
     rate_multi: float
+    """Of the multi-step Neurocoder."""
 
     @classmethod
     def same(cls, rate: float) -> Rates:

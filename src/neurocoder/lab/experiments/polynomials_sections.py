@@ -80,23 +80,26 @@ def verdict(runs: Runs) -> str:
         else:
             words.append(f"No Neurocoder is below {MODELS[best].title}.")
         closest = min(programs, key=means.__getitem__)
-        words.append(difference(runs, closest, best))
+        words += difference(runs, closest, best)
     shares = ", ".join(f"{MODELS[model].title} {first_share(records):.0%}" for model, records in runs.items())
     words.append(f"The share of these errors at first points of chunks, where 0 was not predicted: {shares}.")
     return " ".join(words)
 
 
-def difference(runs: Runs, model: str, rival: str) -> str:
-    """Between two models, seed by seed."""
+def difference(runs: Runs, model: str, rival: str) -> list[str]:
+    """Between two models, seed by seed; nothing where they share none."""
     errors = ({record.seed: UNIT * record.metrics["above_floor"] for record in runs[name]} for name in (model, rival))
-    found = summary(differences(*errors))
+    paired = differences(*errors)
+    if not paired:
+        return []
+    found = summary(paired)
     name = MODELS[model].title
     words = f"{name[0].upper()}{name[1:]} less {MODELS[rival].title}: {found.mean:+.2f}"
     if found.interval is None:
-        return f"{words} (one seed)."
+        return [f"{words} (one seed)."]
     low, high = found.interval
     told = ", they cannot be told apart" if found.sign is None else ""
-    return f"{words} (95% interval {low:+.2f} to {high:+.2f}, {found.n} seeds{told})."
+    return [f"{words} (95% interval {low:+.2f} to {high:+.2f}, {found.n} seeds{told})."]
 
 
 def first_share(records: Sequence[Record]) -> float:
