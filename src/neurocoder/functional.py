@@ -51,7 +51,9 @@ def composition_states(signal: Tensor, recurrent: Tensor | None, steps: int) -> 
 def _product(state: Tensor, weight: Tensor) -> Tensor:
     """`h W^T`; compiled for a single input, as a loop of its own: calling a library would take longer."""
     if _generated():
-        from torch.fx.experimental.symbolic_shapes import statically_known_true  # half a second, for compilation alone
+        from torch.fx.experimental.symbolic_shapes import (
+            statically_known_true,  # slow to import, and for compilation alone
+        )
 
         if statically_known_true(len(state) == 1):
             return (state.unsqueeze(-2) * weight).sum(dim=-1)

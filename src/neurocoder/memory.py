@@ -50,7 +50,7 @@ class ProgramMemory(nn.Module):
     def keys(self) -> Tensor:
         """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots.
 
-        Made as columns: a CPU multiplies few long rows by many four times as fast as many by few.
+        Made as columns: a CPU multiplies few long rows by many faster than many by few.
         """
         wide = ((self.key_u, self.U), (self.key_v, self.V))
         keys = [torch.addmm(key.bias.unsqueeze(1), key.weight, slots.mT) for key, slots in wide]

@@ -65,8 +65,8 @@ class Branch:
 
     def await_mark(self, mark: torch.cuda.Event | None) -> None:
         """Let the main path wait for a mark, rather than for the whole branch."""
-        if self.stream is not None and mark is not None:
-            torch.cuda.current_stream(self.stream.device).wait_event(mark)
+        if mark is not None:
+            self.main.wait_event(mark)
 
     def join(self) -> None:
         """Wait for the blocks, if there were any."""

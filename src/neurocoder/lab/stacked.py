@@ -46,9 +46,7 @@ class Stacked:
 
     def clip(self, limit: float) -> None:
         gradients = [entry.grad for entry in self.parameters if entry.grad is not None]
-        norms = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in gradients], dim=1).norm(
-            dim=1
-        )
+        norms = torch.cat([gradient.reshape(len(gradient), -1) for gradient in gradients], dim=1).norm(dim=1)
         factors = (limit / (norms + 1e-6)).clamp(max=1.0)  # (n,), as torch's clip_grad_norm_ has it
         for gradient in gradients:
             gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))

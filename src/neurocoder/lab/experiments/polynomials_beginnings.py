@@ -11,8 +11,8 @@ import numpy as np
 from ..plots import polynomials as plots
 from ..results import Record
 from ..sections import Cell, Ours, Plot, Section, Table
-from ..statistics import differences, summary
-from .polynomials_runs import Runs, family_of, first_of, median_run, programs_of, title
+from ..statistics import differences
+from .polynomials_runs import Runs, contrast, family_of, first_of, median_run, programs_of, title
 from .polynomials_variants import MODELS
 
 
@@ -80,20 +80,9 @@ def compared(runs: Runs) -> list[str]:
     """Multi-step attention against each single-step one, seed by seed."""
     if "multi" not in runs:
         return []
-    verdicts = {True: "multi-step tells more", False: "multi-step tells less", None: "they cannot be told apart"}
-    multi, said = aucs(runs["multi"]), []
-    for model in programs_of(runs):
-        found = differences(multi, aucs(runs[model])) if model != "multi" else []
-        if len(found) > 1:
-            more = summary(found)
-            assert more.interval is not None  # of two values at least
-            low, high = more.interval
-            name = MODELS[model].title
-            said.append(
-                f"Multi-step less {name}: {more.mean:+.3f} (95% interval {low:+.3f} to {high:+.3f}, {more.n} seeds): "
-                f"{verdicts[more.sign]}."
-            )
-    return said
+    multi, singles = aucs(runs["multi"]), [model for model in programs_of(runs) if model != "multi"]
+    pairs = ((model, differences(multi, aucs(runs[model]))) for model in singles)
+    return [words for model, found in pairs for words in contrast("multi", model, found, "tells", digits=3)]
 
 
 def aucs(records: Sequence[Record]) -> dict[int, float]:

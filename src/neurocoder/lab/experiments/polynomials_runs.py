@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..data.polynomials import Family
 from ..results import Record
+from ..statistics import summary
 from .polynomials_variants import MODELS, family, join, split
 
 Runs = dict[str, list[Record]]
@@ -55,3 +56,15 @@ def final(records: Sequence[Record], metric: str = "above_floor") -> list[float]
 def median_run(records: Sequence[Record]) -> Record:
     """The run with the median error: neither the best nor the worst stands for all."""
     return sorted(records, key=lambda r: r.metrics["above_floor"])[(len(records) - 1) // 2]
+
+
+def contrast(model: str, rival: str, found: Sequence[float], verb: str, digits: int) -> list[str]:
+    """What differences between two models, one a seed, tell; nothing where there are fewer than two."""
+    if len(found) < 2:
+        return []
+    more, name = summary(found), MODELS[model].title
+    assert more.interval is not None  # of two values at least
+    mean, low, high = (f"{value:+.{digits}f}" for value in (more.mean, *more.interval))
+    told = "they cannot be told apart" if more.sign is None else f"{name} {verb} {'more' if more.sign else 'less'}"
+    words = f"{name[0].upper()}{name[1:]} less {MODELS[rival].title}: {mean}"
+    return [f"{words} (95% interval {low} to {high}, {more.n} seeds): {told}."]

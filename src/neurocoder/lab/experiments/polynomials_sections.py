@@ -11,9 +11,9 @@ import numpy as np
 from ..plots import polynomials as plots
 from ..results import Record
 from ..sections import Cell, Ours, Plot, Section, Table
-from ..statistics import differences, summary
+from ..statistics import differences
 from .polynomials_beginnings import beginnings
-from .polynomials_runs import Runs, family_of, final, first_of, papers_of, programs_of, runs_of, title
+from .polynomials_runs import Runs, contrast, family_of, final, first_of, papers_of, programs_of, runs_of, title
 from .polynomials_variants import MODELS, SETTINGS
 
 UNIT = 1e4
@@ -80,26 +80,11 @@ def verdict(runs: Runs) -> str:
         else:
             words.append(f"No Neurocoder is below {MODELS[best].title}.")
         closest = min(programs, key=means.__getitem__)
-        words += difference(runs, closest, best)
+        errors = ({r.seed: UNIT * r.metrics["above_floor"] for r in runs[model]} for model in (closest, best))
+        words += contrast(closest, best, differences(*errors), "errs", digits=2)
     shares = ", ".join(f"{MODELS[model].title} {first_share(records):.0%}" for model, records in runs.items())
     words.append(f"The share of these errors at first points of chunks, where 0 was not predicted: {shares}.")
     return " ".join(words)
-
-
-def difference(runs: Runs, model: str, rival: str) -> list[str]:
-    """Between two models, seed by seed; nothing where they share none."""
-    errors = ({record.seed: UNIT * record.metrics["above_floor"] for record in runs[name]} for name in (model, rival))
-    paired = differences(*errors)
-    if not paired:
-        return []
-    found = summary(paired)
-    name = MODELS[model].title
-    words = f"{name[0].upper()}{name[1:]} less {MODELS[rival].title}: {found.mean:+.2f}"
-    if found.interval is None:
-        return [f"{words} (one seed)."]
-    low, high = found.interval
-    told = ", they cannot be told apart" if found.sign is None else ""
-    return [f"{words} (95% interval {low:+.2f} to {high:+.2f}, {found.n} seeds{told})."]
 
 
 def first_share(records: Sequence[Record]) -> float:
