@@ -108,7 +108,7 @@ class Polynomials:
     title: ClassVar[str] = "Auto-regression over polynomials that change"
     Config: ClassVar[type] = PolynomialsConfig
     presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
-        "paper": PolynomialsConfig(),
+        "paper": PolynomialsConfig(rates=Rates.same(2e-2), decay="cosine"),
         "best": PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), decay="cosine", clip=0.1),
         "smoke": PolynomialsConfig(
             iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
