@@ -48,9 +48,10 @@ class Record:
     format: int = FORMAT
 
     def write(self, target: Path) -> None:
-        """Whole or not at all."""
+        """Whole or not at all; a line for each field."""
+        lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(self).items())
         with replacing(target) as temporary:
-            temporary.write_text(json.dumps(asdict(self), indent=1, allow_nan=True) + "\n")
+            temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def read(cls, source: Path) -> Record:
