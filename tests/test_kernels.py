@@ -56,6 +56,14 @@ def test_sizes_of_the_paper(sizes):
     assert_close_to_exact(randomised(layer, 0.5), torch.randn(37, 40))
 
 
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("outputs", [130, 700])
+def test_outputs_whose_gradients_come_in_shares(outputs, residual):
+    program = small(slots=19, key_dim=12, least_used=3, residual=residual)
+    layer = randomised(nc.Linear(6, outputs, program=program, device=DEVICE), 0.5)
+    assert_close_to_exact(layer, torch.randn(21, 6))
+
+
 @pytest.mark.parametrize("case", ["1d", "2d, uneven"])
 def test_convolution(case, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # which torch allows convolutions on a GPU

@@ -37,6 +37,8 @@ warps: larger ones spill registers or leave the chip idle, and few slots want mo
 kernels too, by matrix units, the backward took three times as long, for the same reason."""
 _INPUTS = 16
 """Inputs of one LSTM program at a time."""
+_EXECUTE_PROGRAMS = 64
+"""Programs of the execution's backward below which its columns are split."""
 
 
 class Sizes(NamedTuple):
@@ -201,7 +203,8 @@ def backward(
     """The gradients; fills `grad_projected`, whose rows may have a stride of their own. All others are made in the
     branch.
 
-    `saved` is what the forward returned from the attention on. `grad_attention` and `grad_sigma` are for the form
+    `grad_coefficients` (parts, N, ...) and `grad_scale` (parts, N, 1) are shares of which the sums are meant; those of
+    the first may be overwritten. `saved` is what the forward returned from the attention on. `grad_attention` and `grad_sigma` are for the form
     without mix.
     """
     attention, sigma, small, states, cells, gates, composition = saved
@@ -221,7 +224,7 @@ def backward(
         into_mix = unused if grad_coefficients is None else grad_coefficients
         mix_backward_kernel[count,](
             into_mix,
-            into_mix.stride(0),
+            into_mix.stride(-2),
             unused if grad_sigma is None else grad_sigma,
             unused if grad_scale is None else grad_scale,
             attention,
@@ -237,6 +240,7 @@ def backward(
             grad_stride,
             grad_composition,
             count,
+            PARTS=1 if grad_coefficients is None else len(grad_coefficients),
             J=sizes.steps,
             SIGNAL=3 * sizes.heads * (sizes.key_dim + sizes.slots),
             SIGNAL_STRIDE=sizes.signal,
@@ -250,7 +254,7 @@ def backward(
             projected if grad_attention is None else grad_attention[0],
             stride,
             into_mix if grad_attention is None else grad_attention[1],
-            into_mix.stride(0),
+            into_mix.stride(-2),
             attention,
             thresholds,
             factors,
@@ -338,7 +342,8 @@ def prepare_backward(
     grads, biases = [torch.empty_like(tensor) for tensor in weights], left.new_empty(3, key_dim)
     rows, hidden = weight.shape
     grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(rows)
-    sizes = {"P": count, "K": key_dim, "PP": triton.next_power_of_2(count), "BD": 32}
+    padded = {name: max(16, triton.next_power_of_2(size)) for name, size in (("PP", count), ("KP", key_dim))}
+    sizes = {"P": count, "K": key_dim, "BD": 32, **padded}
     widths = left.shape[1], right.shape[1]
     keys_backward_kernel[triton.cdiv(max(widths), 32), 4](
         *(grad_keys, *slots, *weights, *grad_slots, *grads, biases, grad_signal[0], grad_weight, grad_bias),
@@ -393,13 +398,17 @@ def execute(
 def execute_backward(
     grad: Tensor, right: Tensor, plain: Tensor | None, scale: Tensor, scaled: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of e and of the scale (None without); fills `scaled` with `scale * grad`."""
+    """Shares of the gradients of e (parts, N, P) and of the scale (parts, N, 1) (None without); fills `scaled` with
+    `scale * grad`. Few inputs are split by columns, so that they fill the chip."""
     count, (slots, d_out) = len(grad), right.shape
-    grad_coefficients = scale.new_empty(count, slots)
-    grad_scale = None if plain is None else scale.new_empty(count, 1)
+    tiles = _tiles(right)
+    block = min(128, 8192 // tiles["PP"], max(16, triton.next_power_of_2(d_out)))  # 80 KB on chip at most
+    blocks, programs = triton.cdiv(d_out, block), max(1, triton.cdiv(count, 16))
+    parts = triton.next_power_of_2(min(blocks, max(1, _EXECUTE_PROGRAMS // programs)))
+    grad_coefficients = scale.new_empty(parts, count, slots)
+    grad_scale = None if plain is None else scale.new_empty(parts, count, 1)
     if count:
-        tiles = _tiles(right)
-        execute_backward_kernel[triton.cdiv(count, 16),](
+        execute_backward_kernel[programs, parts](
             grad,
             right,
             right if plain is None else plain,
@@ -410,9 +419,10 @@ def execute_backward(
             0 if scaled is None else scaled.stride(0),
             count,
             d_out,
+            triton.cdiv(blocks, parts) * block,
             SCALED=plain is not None,
             BN=16,
-            BD=min(128, 8192 // tiles["PP"]),  # 80 KB on chip at most
+            BD=block,
             num_warps=2,
             num_stages=3,
             **tiles,

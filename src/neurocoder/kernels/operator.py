@@ -72,8 +72,8 @@ def compose_backward(
     """`fused.backward`."""
     branch = Branch(projected)
     found = fused.backward(
-        grad_coefficients,
-        grad_scale,
+        None if grad_coefficients is None else grad_coefficients.unsqueeze(0),
+        None if grad_scale is None else grad_scale.unsqueeze(0),
         grad_attention,
         grad_sigma,
         projected,

@@ -80,6 +80,7 @@ def _key_backward(
     P: tl.constexpr,
     K: tl.constexpr,
     PP: tl.constexpr,
+    KP: tl.constexpr,
     BD: tl.constexpr,
 ):
     """For one block of columns: adds `grad k W` to the slots' gradient, writes those of weight and bias."""
@@ -88,13 +89,15 @@ def _key_backward(
     at = p[:, None] * D + d[None, :]
     slots = tl.load(memory + at, mask=inside, other=0.0)
     total = tl.load(grad_memory + at, mask=inside, other=0.0)
-    for k in range(K):
-        grad = tl.load(grad_keys + p * K + k, mask=p < P, other=0.0)
-        tl.store(grad_weight + k * D + d, tl.sum(grad[:, None] * slots, axis=0), mask=d < D)
-        total += grad[:, None] * tl.load(weight + k * D + d, mask=d < D, other=0.0)[None, :]
-        if tl.program_id(0) == 0:
-            tl.store(grad_bias + k, tl.sum(grad, axis=0))
-    tl.store(grad_memory + at, total, mask=inside)
+    k = tl.arange(0, KP)
+    of_weight = k[:, None] * D + d[None, :]
+    real = (k[:, None] < K) & (d[None, :] < D)
+    grad = tl.load(grad_keys + p[:, None] * K + k[None, :], mask=(p[:, None] < P) & (k[None, :] < K), other=0.0)
+    rows = tl.load(weight + of_weight, mask=real, other=0.0)
+    tl.store(grad_memory + at, tl.dot(grad, rows, acc=total, input_precision="ieee"), mask=inside)
+    tl.store(grad_weight + of_weight, tl.dot(tl.trans(grad), slots, input_precision="ieee"), mask=real)
+    if tl.program_id(0) == 0:
+        tl.store(grad_bias + k, tl.sum(grad, axis=0), mask=k < K)
 
 
 @triton.jit
@@ -124,6 +127,7 @@ def keys_backward_kernel(
     P: tl.constexpr,
     K: tl.constexpr,
     PP: tl.constexpr,
+    KP: tl.constexpr,
     BD: tl.constexpr,
     PACK: tl.constexpr,
 ):
@@ -134,13 +138,13 @@ def keys_backward_kernel(
     first = tl.program_id(0) * BD
     if kind == 0:
         if first < d_in:
-            _key_backward(grad, left, weight_u, grad_left, grad_weight_u, bias, d_in, P, K, PP, BD)
+            _key_backward(grad, left, weight_u, grad_left, grad_weight_u, bias, d_in, P, K, PP, KP, BD)
     elif kind == 1:
         if first < d_out:
-            _key_backward(grad, right, weight_v, grad_right, grad_weight_v, bias, d_out, P, K, PP, BD)
+            _key_backward(grad, right, weight_v, grad_right, grad_weight_v, bias, d_out, P, K, PP, KP, BD)
     elif kind == 2:
         if first < 1:
-            _key_backward(grad, values, weight_s, grad_values, grad_weight_s, bias, 1, P, K, PP, BD)
+            _key_backward(grad, values, weight_s, grad_values, grad_weight_s, bias, 1, P, K, PP, KP, BD)
     else:
         for start in range(tl.program_id(0) * PACK, rows * W, tl.num_programs(0) * PACK):
             at = start + tl.arange(0, PACK)
@@ -197,6 +201,7 @@ def execute_backward_kernel(
     scaled_stride,
     N,
     D,
+    columns,
     P: tl.constexpr,
     PP: tl.constexpr,
     SCALED: tl.constexpr,
@@ -204,14 +209,15 @@ def execute_backward_kernel(
     BN: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """For a block of inputs: `grad e = grad M_V^T` (N, P) and, with SCALED, `grad scale = <grad, x R>` (N,) and
-    `scaled = scale * grad`, with a row stride."""
+    """For a block of inputs and a part of the columns: the part's share of `grad e = grad M_V^T` (parts, N, P) and, with
+    SCALED, of `grad scale = <grad, x R>` (parts, N), and `scaled = scale * grad`, with a row stride."""
     n, p = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, PP)
+    part = tl.program_id(1)
     total = tl.zeros((BN, PP), dtype=tl.float32)
     if SCALED:
         factor = tl.load(scale + n, mask=n < N, other=0.0)
         along = tl.zeros((BN, BD), dtype=tl.float32)
-    for start in range(0, D, BD):
+    for start in range(part * columns, tl.minimum(D, (part + 1) * columns), BD):
         d = start + tl.arange(0, BD)
         inside = (n[:, None] < N) & (d[None, :] < D)
         at = n[:, None] * D + d[None, :]
@@ -222,9 +228,10 @@ def execute_backward_kernel(
             along += block * tl.load(plain + at, mask=inside, other=0.0).to(tl.float32)
             tl.store(scaled + n[:, None] * scaled_stride + d[None, :], factor[:, None] * block, mask=inside)
     mask = (n[:, None] < N) & (p[None, :] < P)
-    tl.store(grad_coefficients + n[:, None] * P + p[None, :], total, mask=mask)
+    share = part * N + n
+    tl.store(grad_coefficients + share[:, None] * P + p[None, :], total, mask=mask)
     if SCALED:
-        tl.store(grad_scale + n, tl.sum(along, axis=1), mask=n < N)
+        tl.store(grad_scale + share, tl.sum(along, axis=1), mask=n < N)
 
 
 @triton.jit

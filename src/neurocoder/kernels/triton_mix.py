@@ -75,6 +75,7 @@ def mix_backward_kernel(
     grad_stride,
     grad_signal,
     N,
+    PARTS: tl.constexpr,
     J: tl.constexpr,
     SIGNAL: tl.constexpr,
     SIGNAL_STRIDE: tl.constexpr,
@@ -89,7 +90,8 @@ def mix_backward_kernel(
     """For one input: the factor of each component's attention gradient, (3, N, r), and the gradients of what was read.
 
     `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`; without MIX the first
-    two are given whole, and so is `grad_sigma` (N, r). The rows (J, N, SIGNAL) of the signal's gradient have their
+    two are given whole, and so is `grad_sigma` (N, r). Of the gradients of e and of the scale come PARTS shares; the sum
+    of those of e is left in the place of the first. The rows (J, N, SIGNAL) of the signal's gradient have their
     padding set to zero.
     """
     n = tl.program_id(0).to(tl.int64)
@@ -105,7 +107,12 @@ def mix_backward_kernel(
     values = tl.load(sigma + component, mask=real, other=0.0)
     if MIX:
         inside = real[:, None] & (p[None, :] < P)
-        grad = tl.load(grad_coefficients + n * coefficient_stride + p, mask=p < P, other=0.0)
+        row = grad_coefficients + n * coefficient_stride + p
+        grad = tl.load(row, mask=p < P, other=0.0)
+        for part in tl.static_range(1, PARTS):
+            grad += tl.load(row + part * N * coefficient_stride, mask=p < P, other=0.0)
+        if PARTS > 1:
+            tl.store(row, grad, mask=p < P)
         u = tl.load(attention + component[:, None] * P + p[None, :], mask=inside, other=0.0)
         v = tl.load(attention + (N * R + component)[:, None] * P + p[None, :], mask=inside, other=0.0)
         shadow = tl.load(shadows + component, mask=real, other=0.0)
@@ -120,6 +127,8 @@ def mix_backward_kernel(
     if GATE:
         gate = tl.sigmoid(tl.load(logits + n * logit_stride) + tl.load(gate_bias))
         into_scale = tl.load(grad_scale + n)
+        for part in tl.static_range(1, PARTS):
+            into_scale += tl.load(grad_scale + part * N + n)
         last = tl.sum(tl.where(r == R - 1, values, 0.0), axis=0)
         tl.store(grad_logits + n * grad_stride, into_scale * last * gate * (1 - gate))
         into_sigma += tl.where(r == R - 1, into_scale * gate, 0.0)
