@@ -35,8 +35,6 @@ _TILE = 256
 """Rows times slots of one tile of the attention kernels. Measured on an H200 over tiles of 256 to 2,048 and 1 to 4
 warps: larger ones spill registers or leave the chip idle, and few slots want more warps. With the gates computed in the
 kernels too, by matrix units, the backward took three times as long, for the same reason."""
-_INPUTS = 16
-"""Inputs of one LSTM program at a time."""
 _EXECUTE_PROGRAMS = 64
 """Programs of the execution's backward below which its columns are split."""
 
@@ -84,10 +82,12 @@ class Sizes(NamedTuple):
         """Width of the composition signal, padded."""
         return _aligned(3 * self.heads * (self.key_dim + self.slots))
 
-    def lstm(self) -> dict[str, int]:
-        """Constants of the LSTM kernels."""
+    def lstm(self, count: int) -> dict[str, Any]:
+        """Constants of the LSTM kernels; BN inputs of one program at a time."""
         padded = max(16, triton.next_power_of_2(self.hidden))
-        return {"J": self.steps, "H": self.hidden, "W": self.state, "HP": padded, "BN": _INPUTS}
+        inputs = 32 if self.steps == 1 and count > 16 * _LSTM_PROGRAMS else 16
+        sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": padded, "BN": inputs}
+        return sizes | {"BS": min(128, 4096 // padded), "PRECISION": _precision(torch.float32)}
 
     def attention(self) -> dict[str, int]:
         """Constants of the attention kernels."""
@@ -138,18 +138,24 @@ def forward(
     if count == 0:
         return [coefficients, scale, attention, sigma, small, states, cells, gates, new(0, sizes.signal)]
     stride = projected.stride(0)
-    lstm_forward_kernel[triton.cdiv(count, _INPUTS),](
+    constants = sizes.lstm(count)
+    composition = new(count, sizes.signal) if recurrent is None else states
+    blocks = triton.cdiv(sizes.signal, constants["BS"]) if recurrent is None else 1
+    lstm_forward_kernel[triton.cdiv(count, constants["BN"]), blocks](
         projected[:, sizes.offset :],
         stride,
         input_bias,
         input_bias if recurrent is None else recurrent,
+        signal[0],
         states,
         cells,
         gates,
+        composition,
         count,
-        **sizes.lstm(),
+        **constants,
     )
-    composition = states @ signal[0].mT
+    if recurrent is not None:
+        composition = states @ signal[0].mT
     tiles = sizes.attention()
     before, shadows, thresholds = small[0], small[1], small[2:]
     attention_forward_kernel[triton.cdiv(count * sizes.heads, tiles["BR"]), 3](
@@ -204,15 +210,16 @@ def backward(
     branch.
 
     `grad_coefficients` (parts, N, ...) and `grad_scale` (parts, N, 1) are shares of which the sums are meant; those of
-    the first may be overwritten. `saved` is what the forward returned from the attention on. `grad_attention` and `grad_sigma` are for the form
-    without mix.
+    the first may be overwritten. `saved` is what the forward returned from the attention on. `grad_attention` and
+    `grad_sigma` are for the form without mix.
     """
     attention, sigma, small, states, cells, gates, composition = saved
     count, hidden = len(projected), sizes.hidden
     new = projected.new_empty
     tiles = sizes.attention()
     programs = min(triton.cdiv(count * sizes.heads, tiles["BR"]), _PROGRAMS)
-    lstm_programs = min(triton.cdiv(count, _INPUTS), _LSTM_PROGRAMS)
+    constants = sizes.lstm(count)
+    lstm_programs = min(triton.cdiv(count, constants["BN"]), _LSTM_PROGRAMS)
     square = 0 if recurrent is None else recurrent.numel()
     shares = new(programs, keys.numel() + sizes.slots), new(lstm_programs, square + 4 * hidden + 1)
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
@@ -268,10 +275,10 @@ def backward(
         branch.keep(grad_composition, *shares)
         with branch:
             grad_signal = grad_composition.mT @ states
-        grad_states = grad_composition @ signal[0]
         lstm_backward_kernel[lstm_programs,](
-            grad_states,
+            grad_composition if recurrent is None else grad_composition @ signal[0],
             unused if recurrent is None else recurrent,
+            signal[0],
             states,
             cells,
             gates,
@@ -281,7 +288,7 @@ def backward(
             count,
             GATE=int(sizes.gate),
             PAD=projected.shape[1] - sizes.logit - sizes.gate,
-            **sizes.lstm(),
+            **constants,
         )
         blocks = sum(triton.cdiv(share.shape[1], 16) for share in shares)
         described = (shares[0], of_keys, *shares[0].shape, shares[1], of_lstm, *shares[1].shape)
@@ -361,14 +368,16 @@ def project(x: Tensor, readers: Tensor) -> Tensor:
     return torch.mm(x, readers.mT)
 
 
+def _precision(dtype: torch.dtype) -> str:
+    """Products in the kernels are as exact as torch's own."""
+    rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or dtype != torch.float32
+    return "tf32" if rough else "tf32x3"
+
+
 def _tiles(right: Tensor) -> dict[str, Any]:
-    """Constants of the execution's kernels for M_V (P, d_out); products are as exact as torch's own."""
-    rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or right.dtype != torch.float32
-    return {
-        "P": len(right),
-        "PP": max(16, triton.next_power_of_2(len(right))),
-        "PRECISION": "tf32" if rough else "tf32x3",
-    }
+    """Constants of the execution's kernels for M_V (P, d_out)."""
+    padded = max(16, triton.next_power_of_2(len(right)))
+    return {"P": len(right), "PP": padded, "PRECISION": _precision(right.dtype)}
 
 
 def execute(

@@ -209,8 +209,8 @@ def execute_backward_kernel(
     BN: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """For a block of inputs and a part of the columns: the part's share of `grad e = grad M_V^T` (parts, N, P) and, with
-    SCALED, of `grad scale = <grad, x R>` (parts, N), and `scaled = scale * grad`, with a row stride."""
+    """For a block of inputs and a part of the columns: the part's share of `grad e = grad M_V^T` (parts, N, P) and,
+    with SCALED, of `grad scale = <grad, x R>` (parts, N), and `scaled = scale * grad`, with a row stride."""
     n, p = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, PP)
     part = tl.program_id(1)
     total = tl.zeros((BN, PP), dtype=tl.float32)

@@ -3,7 +3,10 @@
 One program takes a block of inputs and keeps hidden state, cell and weights on chip. Layout: steps first, (J, N, ...);
 beside each state stands a one, so that products with states have the bias and its gradient too.
 Gates are in the order input, forget, cell, output. `HP` is the hidden size padded to a power of two of at least 16.
-Products use the matrix units in three passes, which keeps float32's accuracy.
+Recurrent products use the matrix units in three passes, which keeps float32's accuracy.
+
+A single step is so little work that its kernels make the product with the composition signal's weight too (S, W), whose
+last column is the bias, in blocks of BS columns; for several steps that is one large product by itself.
 """
 
 from __future__ import annotations
@@ -37,17 +40,25 @@ def lstm_forward_kernel(
     stride,
     bias,
     recurrent,
+    signal,
     states,
     cells,
     gates,
+    composition,
     N,
     J: tl.constexpr,
     H: tl.constexpr,
     W: tl.constexpr,
+    S: tl.constexpr,
     HP: tl.constexpr,
     BN: tl.constexpr,
+    BS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """Writes states and a one (J, N, W), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H)."""
+    """Writes states and a one (J, N, W), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H).
+
+    For a single step also the composition signal (N, S), a block of columns in each program of the second axis.
+    """
     n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     h = tl.arange(0, HP)
     inside = (n[:, None] < N) & (h[None, :] < H)
@@ -66,19 +77,26 @@ def lstm_forward_kernel(
         i, f, g, o = tl.sigmoid(before_i), tl.sigmoid(before_f), tanh(before_g), tl.sigmoid(before_o)
         cell = f * cell + i * g
         state = tl.where(inside, o * tanh(cell), 0.0)
-        row = (j * N + n[:, None]) * H + h[None, :]
-        state_row = (j * N + n[:, None]) * W
-        tl.store(states + state_row + h[None, :], state, mask=inside)
-        rest = H + tl.arange(0, 4)[None, :]
-        one = tl.zeros((BN, 4), dtype=tl.float32) + tl.where(rest == H, 1.0, 0.0)
-        tl.store(states + state_row + rest, one, mask=(n[:, None] < N) & (rest < W))
-        tl.store(cells + row, cell, mask=inside)
-        gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
-        tl.store(gates + gate_row, i, mask=inside)
-        tl.store(gates + gate_row + H, f, mask=inside)
-        tl.store(gates + gate_row + 2 * H, g, mask=inside)
-        tl.store(gates + gate_row + 3 * H, o, mask=inside)
-        if J > 1:
+        if tl.program_id(1) == 0:
+            row = (j * N + n[:, None]) * H + h[None, :]
+            state_row = (j * N + n[:, None]) * W
+            tl.store(states + state_row + h[None, :], state, mask=inside)
+            rest = H + tl.arange(0, 4)[None, :]
+            one = tl.zeros((BN, 4), dtype=tl.float32) + tl.where(rest == H, 1.0, 0.0)
+            tl.store(states + state_row + rest, one, mask=(n[:, None] < N) & (rest < W))
+            tl.store(cells + row, cell, mask=inside)
+            gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
+            tl.store(gates + gate_row, i, mask=inside)
+            tl.store(gates + gate_row + H, f, mask=inside)
+            tl.store(gates + gate_row + 2 * H, g, mask=inside)
+            tl.store(gates + gate_row + 3 * H, o, mask=inside)
+        if J == 1:
+            s = tl.program_id(1) * BS + tl.arange(0, BS)
+            weight = tl.load(signal + s[None, :] * W + h[:, None], mask=(s[None, :] < S) & (h[:, None] < H), other=0.0)
+            total = tl.dot(state, weight, input_precision=PRECISION)
+            total += tl.load(signal + s * W + H, mask=s < S, other=0.0)[None, :]
+            tl.store(composition + n[:, None] * S + s[None, :], total, mask=(n[:, None] < N) & (s[None, :] < S))
+        else:
             before_i = tl.dot(state, weight_i, acc=input_i, input_precision="tf32x3")
             before_f = tl.dot(state, weight_f, acc=input_f, input_precision="tf32x3")
             before_g = tl.dot(state, weight_g, acc=input_g, input_precision="tf32x3")
@@ -89,6 +107,7 @@ def lstm_forward_kernel(
 def lstm_backward_kernel(
     grad_states,
     recurrent,
+    signal,
     states,
     cells,
     gates,
@@ -99,14 +118,18 @@ def lstm_backward_kernel(
     J: tl.constexpr,
     H: tl.constexpr,
     W: tl.constexpr,
+    S: tl.constexpr,
     GATE: tl.constexpr,
     PAD: tl.constexpr,
     HP: tl.constexpr,
     BN: tl.constexpr,
+    BS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """From the gradient of the states (J, N, W): that of the input signal (N, 4, H), with a row stride,
-    and each program's share of the sums over inputs: the gradients of the recurrent weight (4, H, H), of the input's
-    bias (4, H) and of the gate's, a row of 4HH + 4H + 1; without the first for a single step.
+    """From the gradient of the states (J, N, W), or for a single step from that of the composition signal (N, S): the
+    gradient of the input signal (N, 4, H), with a row stride, and each program's share of the sums over inputs: the
+    gradients of the recurrent weight (4, H, H), of the input's bias (4, H) and of the gate's, a row of 4HH + 4H + 1;
+    without the first for a single step.
 
     With GATE the column after the input signal holds the gradient of the gate's logit. PAD columns at the end of the
     projection are set to zero.
@@ -140,7 +163,16 @@ def lstm_backward_kernel(
             if j > 0:
                 before = tl.load(cells + row - N * H, mask=inside, other=0.0)
             state_row = (j * N + n[:, None]) * W + h[None, :]
-            grad_hidden += tl.load(grad_states + state_row, mask=inside, other=0.0)
+            if J == 1:
+                for start in range(0, S, BS):
+                    s = start + tl.arange(0, BS)
+                    grad_row = grad_states + n[:, None] * S + s[None, :]
+                    grad = tl.load(grad_row, mask=(n[:, None] < N) & (s[None, :] < S), other=0.0)
+                    weight_row = signal + s[:, None] * W + h[None, :]
+                    weight = tl.load(weight_row, mask=(s[:, None] < S) & (h[None, :] < H), other=0.0)
+                    grad_hidden = tl.dot(grad, weight, acc=grad_hidden, input_precision=PRECISION)
+            else:
+                grad_hidden += tl.load(grad_states + state_row, mask=inside, other=0.0)
             grad_cell += grad_hidden * o * (1 - squashed * squashed)
             into_i = grad_cell * g * i * (1 - i)
             into_f = grad_cell * before * f * (1 - f)

@@ -90,8 +90,8 @@ def mix_backward_kernel(
     """For one input: the factor of each component's attention gradient, (3, N, r), and the gradients of what was read.
 
     `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`; without MIX the first
-    two are given whole, and so is `grad_sigma` (N, r). Of the gradients of e and of the scale come PARTS shares; the sum
-    of those of e is left in the place of the first. The rows (J, N, SIGNAL) of the signal's gradient have their
+    two are given whole, and so is `grad_sigma` (N, r). Of the gradients of e and of the scale come PARTS shares; the
+    sum of those of e is left in the place of the first. The rows (J, N, SIGNAL) of the signal's gradient have their
     padding set to zero.
     """
     n = tl.program_id(0).to(tl.int64)
