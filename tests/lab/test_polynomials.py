@@ -212,14 +212,14 @@ def test_observations_are_json_and_show_the_attention_of_the_first_component():
     train(task, 5)
     with torch.no_grad():
         observed = task.observe(task.model)
-        task.stream.y[0, :3] = torch.tensor(observed["examples"]["y"])
-        inputs = network_input(task.stream.places, task.stream.y[0, :3])
+        task.stream.y[0, :1] = torch.tensor(observed["example"]["y"])
+        inputs = network_input(task.stream.places, task.stream.y[0, :1])
         with nc.record(task.model) as trace:
             prediction = task.model(inputs)
     assert json.loads(json.dumps(observed)) == observed
-    torch.testing.assert_close(torch.tensor(observed["examples"]["prediction"]), prediction, atol=1e-4, rtol=0)
-    attention = torch.tensor(observed["examples"]["attention"])
-    torch.testing.assert_close(attention, trace["output"].u[:, :, 0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.tensor(observed["example"]["prediction"]), prediction[0], atol=1e-4, rtol=0)
+    attention = torch.tensor(observed["example"]["attention"])
+    torch.testing.assert_close(attention, trace["output"].u[0, :, 0], atol=1e-4, rtol=0)
     assert set(observed["boundaries"]) == set(plots.SIGNALS)
     assert all(len(curve) == SMOKE.points for curve in observed["reaction"].values())
 
@@ -344,6 +344,11 @@ def test_the_verdict_says_who_is_below_whom():
     mixed = verdict(gru=3.0, hyper=2.0, single_2=1.0, multi=2.5)
     assert "Below GRU and HyperNet: single-step (LSTM 2); not below: multi-step." in mixed
     assert "No Neurocoder is below GRU." in verdict(gru=1.0, multi=2.0)
+
+
+def test_the_verdict_has_mean_and_median_of_the_seeds():
+    said = polynomials_sections.verdict({"gru": [curve(error) for error in (1e-4, 2e-4, 9e-4)]})
+    assert "mean and median of the seeds: GRU 4.00, 2.00." in said
 
 
 def test_models_that_share_no_seed_are_not_compared():

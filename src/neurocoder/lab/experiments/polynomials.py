@@ -82,7 +82,7 @@ class PolynomialsConfig:
     """Evaluate on other held-out sequences: to choose settings on, so that the report's stay unseen."""
 
     def __post_init__(self) -> None:
-        least = {"iterations": 1, "batch": 1, "chunks": 2, "points": 4, "evaluate_every": 1, "held_out": 3}
+        least = {"iterations": 1, "batch": 1, "chunks": 2, "points": 4, "evaluate_every": 1, "held_out": 1}
         for name, low in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:

@@ -131,6 +131,6 @@ def reaction_panels(runs: Runs) -> dict[str, dict[str, list[Any]]]:
 
 def example(model: str, record: Record) -> plots.Example:
     """The first held-out sequence as this run sees it."""
-    kept = record.observations["examples"]
-    y, prediction, attention = (np.array(kept[name][0]) for name in ("y", "prediction", "attention"))
+    kept = record.observations["example"]
+    y, prediction, attention = (np.array(kept[name]) for name in ("y", "prediction", "attention"))
     return plots.Example(MODELS[model].title, attention, y, prediction)

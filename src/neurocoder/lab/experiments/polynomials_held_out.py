@@ -17,8 +17,6 @@ from . import boundaries
 
 PART = 256
 """Sequences that go through a network at once: a program layer keeps some r * P numbers for each point."""
-EXAMPLES = 3
-"""Sequences kept whole in a record, for the figures."""
 
 
 class HeldOut:
@@ -43,7 +41,7 @@ class HeldOut:
         return {"mse": mse, "above_floor": mse - self.floor, "first_points": first, "rest": rest}
 
     def observe(self, model: nn.Module) -> dict[str, Any]:
-        """Error by position in the chunk, how signals in the network tell the beginnings of chunks, and examples."""
+        """Error by position in the chunk, how signals in the network tell the beginnings of chunks, and an example."""
         assert isinstance(model, Regressor)
         predictions: list[Tensor] = []
         found: defaultdict[str, list[boundaries.Scores]] = defaultdict(list)
@@ -56,7 +54,7 @@ class HeldOut:
                 u = model.output.programs(states).u  # (N, T, r, P)
                 found["attention"].append(boundaries.change(u[:, :, 0]))
                 found["attention_all"].append(boundaries.change(u))
-                attention = u[:EXAMPLES, :, 0] if attention is None else attention
+                attention = u[0, :, 0] if attention is None else attention
         prediction, points = torch.cat(predictions), self.family.points
         surprise = self.errors(prediction).sqrt().roll(1, dims=1)
         found["jump"].append(boundaries.change(self.inputs[..., 1:]))
@@ -67,9 +65,9 @@ class HeldOut:
             "boundaries": boundaries.judge(scores, points),
             "reaction": {name: boundaries.reaction(score, points) for name, score in scores.items()},
             "floor": self.floor,
-            "examples": {
-                "y": rounded(self.y[:EXAMPLES]),
-                "prediction": rounded(prediction[:EXAMPLES]),
+            "example": {
+                "y": rounded(self.y[0]),
+                "prediction": rounded(prediction[0]),
                 "attention": None if attention is None else rounded(attention),
             },
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,11 @@ def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
 def verdict(runs: Runs) -> str:
     """Who is below whom, and where their errors lie."""
     means = {model: fmean(final(records)) for model, records in runs.items()}
-    listed = ", ".join(f"{MODELS[model].title} {UNIT * mean:.2f}" for model, mean in means.items())
-    words = [f"{title(runs)}, error above the floor in ten-thousandths: {listed}."]
+    listed = "; ".join(
+        f"{MODELS[model].title} {UNIT * mean:.2f}, {UNIT * median(final(runs[model])):.2f}"
+        for model, mean in means.items()
+    )
+    words = [f"{title(runs)}, error above the floor in ten-thousandths, mean and median of the seeds: {listed}."]
     programs = programs_of(runs)
     rivals = [model for model in papers_of(runs) if model not in programs]
     if rivals and programs:
