@@ -158,8 +158,10 @@ def backward(
     program: ProgramConfig,
     grad_projected: Tensor,
     branch: Branch,
+    sums: Branch,
 ) -> Gradients:
-    """The arguments are those of `fused.backward`, whose form without mix and whose branch this core does not have."""
+    """The arguments are those of `fused.backward`, whose form without mix and whose branches this core does not
+    have."""
     interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys = saved[:7]
     before, sigma, shadow, strength, gate, states = saved[7:13]
     lstm, usages = saved[13:16], saved[16:]

@@ -205,9 +205,10 @@ def backward(
     sizes: Sizes,
     grad_projected: Tensor,
     branch: Branch,
+    sums: Branch,
 ) -> Gradients:
-    """The gradients; fills `grad_projected`, whose rows may have a stride of their own. All others are made in the
-    branch.
+    """The gradients; fills `grad_projected`, whose rows may have a stride of their own. That of the signal is made in
+    one branch, all others in the other.
 
     `grad_coefficients` (parts, N, ...) and `grad_scale` (parts, N, 1) are shares of which the sums are meant; those of
     the first may be overwritten. `saved` is what the forward returned from the attention on. `grad_attention` and
@@ -292,7 +293,7 @@ def backward(
         )
         blocks = sum(triton.cdiv(share.shape[1], 16) for share in shares)
         described = (shares[0], of_keys, *shares[0].shape, shares[1], of_lstm, *shares[1].shape)
-        with branch:
+        with sums:
             sum_shares_kernel[blocks,](*described, BR=256, BC=16)
     else:
         grad_signal = torch.zeros_like(signal[0])

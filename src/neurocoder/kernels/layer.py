@@ -1,7 +1,7 @@
 """The whole linear program layer as one autograd function, for eager mode: few operations, and few tensors kept.
 
-What reads the input is one projection. The gradients of its weights and of the residual are one product: the gradient
-that the residual gets and that of the projection stand side by side.
+What reads the input is one projection. The gradients of its weights and of the residual are one product, unless they
+are large: the gradient that the residual gets and that of the projection stand side by side.
 
 No operation in here is recorded by autograd, so all go below it, which shortens each.
 """
@@ -19,6 +19,10 @@ from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 from ..config import ProgramConfig
 from . import eager
 from .branch import Branch, on_device_of
+
+_LARGE = 2**30
+"""Multiplications from which on the gradient of the residual is a product of its own: a few columns more than those
+that fill a GPU evenly leave much of it idle, and alone it can begin earlier."""
 
 
 def core_of(fused: bool) -> Any:
@@ -146,28 +150,37 @@ def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]
     begin = -(-d_out // 4) * 4 if gated else 0
     both = grad.new_empty(len(grad), begin + width)
     scaled, into_projected = both[:, :d_out] if gated else None, both[:, begin:]
+    of_plain = grad if scaled is None else scaled
     wants_memory = any(ctx.needs_input_grad[4:20])
-    branch = Branch(grad)
+    together = gated and wants_residual and wants_memory and both.numel() * x.shape[1] < _LARGE
+    branch, sums = Branch(grad), Branch(grad, 1)
     grad_right = grad_bias = grad_x = grad_residual = None
     with branch:
         if wants_memory or ctx.needs_input_grad[21]:
             grad_right, grad_bias = core.right_backward(grad, coefficients, program.slots)
     grad_coefficients, grad_scale = core.execute_backward(grad, right_low, plain, scale, scaled)
+    with branch:
+        if wants_x and residual is not None:
+            grad_x = of_plain @ residual
+        ready = branch.mark()
+        if wants_residual and not together:
+            grad_residual = of_plain.mT @ x
     found = core.backward(
         *(grad_coefficients, grad_scale, None, None),
         *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program)),
-        *(into_projected if dtype == full else projected.new_empty(len(grad), width), branch),
+        *(into_projected if dtype == full else projected.new_empty(len(grad), width), branch, sums),
     )
     if dtype != full:
         into_projected.copy_(found.projected)
     of_memory: tuple[Any, ...] = (None,) * 16
     with branch:
-        if gated and wants_residual and wants_memory:
+        grad_readers = None
+        if together:
             summed = both.mT @ x
             grad_residual, grad_readers = summed[:d_out], summed[begin:]
-        else:
-            grad_residual = (grad if scaled is None else scaled).mT @ x if wants_residual else None
-            grad_readers = into_projected.mT @ x if wants_memory else None
+        elif wants_memory:
+            grad_readers = into_projected.mT @ x
+        sums.join()
         if grad_readers is not None and grad_right is not None:
             slots, end = program.slots, program.slots + 4 * program.hidden
             grad_readers = grad_readers.to(full)
@@ -183,9 +196,10 @@ def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]
                 *grad_signal,
                 *((grad_readers[end : end + 1], found.gate_bias) if gated else (None, None)),
             )
-    if wants_x:
+    if grad_x is not None:
+        branch.await_mark(ready)
+        grad_x.addmm_(into_projected, readers)
+    elif wants_x:
         grad_x = into_projected @ readers
-        if residual is not None:
-            grad_x.addmm_(grad if scaled is None else scaled, residual)
     branch.join()
     return None, None, None, grad_x, *of_memory, grad_residual, grad_bias if ctx.has_bias else None

@@ -70,7 +70,7 @@ def compose_backward(
     sharpness: float,
 ) -> list[Tensor]:
     """`fused.backward`."""
-    branch = Branch(projected)
+    branch, sums = Branch(projected), Branch(projected, 1)
     found = fused.backward(
         None if grad_coefficients is None else grad_coefficients.unsqueeze(0),
         None if grad_scale is None else grad_scale.unsqueeze(0),
@@ -86,8 +86,10 @@ def compose_backward(
         _sizes(sizes, sharpness),
         torch.empty_like(projected),
         branch,
+        sums,
     )
     branch.join()
+    sums.join()
     flat = (found.projected, found.input_bias, found.recurrent, *found.signal, *found[4:])
     return [flat[0], *(grad.clone() for grad in flat[1:])]  # an operator's outputs share no storage
 
