@@ -26,6 +26,11 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def recording(tensor: Tensor) -> bool:
+    """Whether work on a tensor becomes part of a CUDA graph now."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 class Branch:
     """Each `with` block begins after all work so far; `join` makes the main path wait for the blocks.
 
@@ -37,7 +42,7 @@ class Branch:
         self.stream: torch.cuda.Stream | None = None
         self.begun = False
         self.kept: list[Tensor] = []
-        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        if recording(tensor):
             key = (tensor.device, number)
             self.stream = _streams.get(key) or _streams.setdefault(key, torch.cuda.Stream(tensor.device))
 

@@ -1,0 +1,77 @@
+"""The branches of CUDA graphs, without a GPU: no two that may run at the same time disturb each other."""
+
+import pytest
+import torch
+
+import neurocoder as nc
+from conftest import randomised, small
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are made up here")
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Layers as outside of a trace; new memory is spoilt, so that all that a kernel writes is seen to change."""
+    from races import Watch
+
+    monkeypatch.setattr("neurocoder.linear.product_dtype", lambda x, parameter: x.dtype)
+    torch.use_deterministic_algorithms(True)
+    with nc.backend("triton"):
+        yield Watch(monkeypatch)
+    torch.use_deterministic_algorithms(False)
+
+
+def forward_and_backward(watch, *layers, wants_x=True):
+    """Through all layers, and a look at every gradient afterwards."""
+    x = torch.randn(5, layers[0].in_features, requires_grad=wants_x)
+    with watch:
+        y = x
+        for layer in layers:
+            y = layer(y).sin()
+        y.sum().backward()
+        for tensor in (x, *(parameter for layer in layers for parameter in layer.parameters())):
+            if tensor.grad is not None:
+                tensor.grad.add(1)
+
+
+@pytest.mark.parametrize("wants_x", [True, False])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("residual", "large"), [(True, False), (True, True), ("plain", False), (False, False)])
+def test_no_races_in_a_layer(monkeypatch, watch, residual, large, steps, wants_x):
+    from neurocoder.kernels import layer as kernel
+
+    monkeypatch.setattr(kernel, "_LARGE", 0 if large else kernel._LARGE)
+    program = small(residual=residual, steps=steps)
+    layers = [randomised(nc.Linear(*size, program=program)) for size in ((7, 5), (5, 6))]
+    forward_and_backward(watch, *layers, wants_x=wants_x)
+
+
+def test_no_races_in_bfloat16(watch):
+    layer = randomised(nc.Linear(7, 5, program=small(), dtype=torch.bfloat16))
+    x = torch.randn(4, 7, dtype=torch.bfloat16, requires_grad=True)
+    with watch:
+        layer(x).sum().backward()
+        for tensor in (x, *layer.parameters()):
+            tensor.grad.add(1)
+
+
+def test_no_races_in_the_orthogonal_losses(watch):
+    from neurocoder.kernels.orthogonality import OrthogonalLoss
+
+    slots = [torch.randn(4, width, requires_grad=True) for width in (7, 5, 6, 3, 9, 8, 5, 5, 2, 4, 6, 7)]
+    with watch:
+        OrthogonalLoss.apply([0.1] * 6, *slots).mul(2).backward()
+        for tensor in slots:
+            tensor.grad.add(1)
+
+
+@pytest.mark.parametrize("method", ["join", "await_mark", "keep"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_missing_wait_is_found(monkeypatch, watch, method, steps):
+    from neurocoder.kernels.branch import Branch
+    from races import Race
+
+    monkeypatch.setattr(Branch, method, lambda *args: None)
+    with pytest.raises(Race):
+        forward_and_backward(watch, randomised(nc.Linear(7, 5, program=small(steps=steps))))
