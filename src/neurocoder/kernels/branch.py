@@ -46,6 +46,11 @@ class Branch:
             key = (tensor.device, number)
             self.stream = _streams.get(key) or _streams.setdefault(key, torch.cuda.Stream(tensor.device))
 
+    @property
+    def beside(self) -> bool:
+        """Whether blocks run beside the main path, not in line."""
+        return self.stream is not None
+
     def __enter__(self) -> None:
         if self.stream is not None:
             self.begun = True

@@ -1,7 +1,7 @@
 """The whole linear program layer as one autograd function, for eager mode: few operations, and few tensors kept.
 
-What reads the input is one projection. The gradients of its weights and of the residual are one product, unless they
-are large: the gradient that the residual gets and that of the projection stand side by side.
+What reads the input is one projection. In the backward, the large products of the residual depend on nothing that is
+composed, so that in a CUDA graph they run beside it.
 
 No operation in here is recorded by autograd, so all go below it, which shortens each.
 """
@@ -19,10 +19,6 @@ from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 from ..config import ProgramConfig
 from . import eager
 from .branch import Branch, on_device_of
-
-_LARGE = 2**30
-"""Multiplications from which on the gradient of the residual is a product of its own: a few columns more than those
-that fill a GPU evenly leave much of it idle, and alone it can begin earlier."""
 
 
 def core_of(fused: bool) -> Any:
@@ -145,45 +141,33 @@ def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]
     prepared, saved = saved[: ctx.prepared], saved[ctx.prepared :]
     wants_x, wants_residual = ctx.needs_input_grad[3], ctx.needs_input_grad[20]
     grad = grad.contiguous()
-    # Side by side: the gradient of `x R`, and that of the projection.
-    d_out, width = right.shape[1], len(readers)
-    begin = -(-d_out // 4) * 4 if gated else 0
-    both = grad.new_empty(len(grad), begin + width)
-    scaled, into_projected = both[:, :d_out] if gated else None, both[:, begin:]
-    of_plain = grad if scaled is None else scaled
+    scaled = torch.empty_like(grad) if gated else None
+    of_plain = grad if scaled is None else scaled  # the gradient of `x R`
+    into_projected = grad.new_empty(len(grad), len(readers))
     wants_memory = any(ctx.needs_input_grad[4:20])
-    together = gated and wants_residual and wants_memory and both.numel() * x.shape[1] < _LARGE
     branch, sums = Branch(grad), Branch(grad, 1)
-    grad_right = grad_bias = grad_x = grad_residual = None
+    grad_right = grad_bias = None
     with branch:
         if wants_memory or ctx.needs_input_grad[21]:
             grad_right, grad_bias = core.right_backward(grad, coefficients, program.slots)
     grad_coefficients, grad_scale = core.execute_backward(grad, right_low, plain, scale, scaled)
-    with branch:
-        if wants_x and residual is not None:
-            grad_x = of_plain @ residual
-        ready = branch.mark()
-        if wants_residual and not together:
-            grad_residual = of_plain.mT @ x
+    if branch.beside:
+        with branch:
+            grad_x, grad_residual = _plain_backward(of_plain, x, residual, wants_x, wants_residual)
+            ready = branch.mark()
     found = core.backward(
         *(grad_coefficients, grad_scale, None, None),
         *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program)),
-        *(into_projected if dtype == full else projected.new_empty(len(grad), width), branch, sums),
+        *(into_projected if dtype == full else torch.empty_like(into_projected, dtype=full), branch, sums),
     )
     if dtype != full:
         into_projected.copy_(found.projected)
     of_memory: tuple[Any, ...] = (None,) * 16
     with branch:
-        grad_readers = None
-        if together:
-            summed = both.mT @ x
-            grad_residual, grad_readers = summed[:d_out], summed[begin:]
-        elif wants_memory:
-            grad_readers = into_projected.mT @ x
+        grad_readers = (into_projected.mT @ x).to(full) if wants_memory else None
         sums.join()
         if grad_readers is not None and grad_right is not None:
             slots, end = program.slots, program.slots + 4 * program.hidden
-            grad_readers = grad_readers.to(full)
             grad_slots = (grad_readers[:slots], grad_right.to(full), found.values)
             grad_networks, *grad_signal = core.prepare_backward(
                 found.keys, found.signal, (left, right, values), weights, signal, grad_slots
@@ -196,10 +180,21 @@ def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]
                 *grad_signal,
                 *((grad_readers[end : end + 1], found.gate_bias) if gated else (None, None)),
             )
-    if grad_x is not None:
+    if branch.beside:
         branch.await_mark(ready)
+    else:  # now, so as to leave the caches to the composition before
+        grad_x, grad_residual = _plain_backward(of_plain, x, residual, wants_x, wants_residual)
+    if grad_x is not None:
         grad_x.addmm_(into_projected, readers)
     elif wants_x:
         grad_x = into_projected @ readers
     branch.join()
     return None, None, None, grad_x, *of_memory, grad_residual, grad_bias if ctx.has_bias else None
+
+
+def _plain_backward(
+    grad: Tensor, x: Tensor, residual: Tensor | None, wants_x: bool, wants_residual: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of x and R from that of `x R`, where they are wanted."""
+    into_x = grad @ residual if wants_x and residual is not None else None
+    return into_x, grad.mT @ x if wants_residual else None
