@@ -65,8 +65,9 @@ def project(x: Tensor, readers: Tensor) -> Tensor:
 def execute(
     coefficients: Tensor, right: Tensor, bias: Tensor | None, plain: Tensor | None, scale: Tensor | None
 ) -> Tensor:
-    """`y = e M_V + bias + scale * (x R)` (N, d_out) for e (P, N), M_V (P, d_out), scale (1, N); `plain` is `x R`."""
-    low = coefficients.to(right.dtype).mT
+    """`y = e M_V + bias + scale * (x R)` (N, d_out) for e and a one (P + 1, N), M_V (P, d_out), scale (1, N); `plain`
+    is `x R`."""
+    low = coefficients[: len(right)].to(right.dtype).mT
     if plain is None or scale is None:
         return low @ right if bias is None else torch.addmm(bias, low, right)
     y = plain * scale.mT if bias is None else torch.addcmul(bias, plain, scale.mT)
@@ -80,14 +81,16 @@ def execute_backward(
     full = torch.promote_types(grad.dtype, torch.float32)
     grad_scale = None
     if plain is not None and scale is not None:
-        grad_scale = torch.linalg.vecdot(grad.to(full), plain.to(full)).unsqueeze(0)
+        along = torch.mul(grad, plain, out=scaled) if grad.dtype == full else grad.to(full) * plain.to(full)
+        grad_scale = along.sum(1).unsqueeze(0)
         torch.mul(grad, scale.mT, out=scaled)
     return (right @ grad.mT).to(full), grad_scale
 
 
 def right_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tensor, Tensor]:
     """Gradients of M_V (P, d_out) and of the bias."""
-    return coefficients.to(grad.dtype) @ grad, grad.sum(0)
+    summed = coefficients.to(grad.dtype) @ grad
+    return summed[:slots], summed[slots]
 
 
 def forward(
@@ -112,7 +115,8 @@ def forward(
         values: M_S (P, 1).
 
     Returns:
-        e (P, N); scale = gate * sigma_r (1, N), or None without gate; what the backward needs
+        e and a one (P + 1, N), so that the product of e with the gradient has the bias's too; scale = gate * sigma_r
+        (1, N), or None without gate; what the backward needs
     """
     steps, heads, slots, key_dim, hidden = program.steps, program.heads, program.slots, program.key_dim, program.hidden
     count, queried, end = projected.shape[1], 3 * heads * key_dim, slots + 4 * hidden
@@ -132,7 +136,8 @@ def forward(
     sigma = rises.flip(0).cumsum(0).flip(0).view_as(before)
     shadow = (u * projected[:slots]).sum(2, keepdim=True)
     strength = sigma * shadow
-    coefficients = (v * strength).sum((0, 1))
+    coefficients = strength.new_ones(slots + 1, count)
+    torch.sum(v * strength, (0, 1), out=coefficients[:slots])
     gate, scale = None, None
     if gate_bias is not None:
         gate = (projected[end : end + 1] + gate_bias).sigmoid_()
@@ -156,7 +161,6 @@ def backward(
     gate_bias: Tensor | None,
     saved: Sequence[Tensor],
     program: ProgramConfig,
-    grad_projected: Tensor,
     branch: Branch,
     sums: Branch,
 ) -> Gradients:
@@ -208,9 +212,8 @@ def backward(
     if recurrent is not None:
         grad_recurrent = torch.bmm(by_step[1:], states[:-1, :hidden].mT).sum(0)
     into_biases = into_projected[slots:].sum(1)
-    grad_projected.copy_(into_projected.mT)
     return Gradients(
-        grad_projected,
+        into_projected.mT,
         into_biases[: 4 * hidden],
         grad_recurrent,
         *([grad_signal], grad_keys, grad_values),

@@ -76,18 +76,18 @@ def attend_backward(
 def _usage_backward(grad: Tensor, attention: Tensor, usages: Tensor, passing: Tensor, largest: Tensor) -> Tensor:
     """The gradient of the first usage; adds to the gradients of w, in place, what they get by later usage."""
     top = torch.eq(usages, largest, out=torch.empty_like(usages))
-    top.div_(top.sum(3, keepdim=True))
+    ties = top.sum(3, keepdim=True)
     # m_{j+1} = max(m_j, w_j): the gradient goes to the larger one, a tie splits it evenly. The last m_j ends here.
     newer: list[Any] = [*torch.sub(attention[1:-1], usages[:-1]).sign_().add_(1).unbind(), None]
     grad_usage: Tensor | None = None
-    by_step = zip(grad[1:].unbind(), passing.unbind(), top.unbind(), newer, strict=True)
-    for grad_w, passed, share, now in reversed(list(by_step)):
+    by_step = zip(grad[1:].unbind(), passing.unbind(), top.unbind(), ties.unbind(), newer, strict=True)
+    for grad_w, passed, largest_ones, equal, now in reversed(list(by_step)):
         if grad_usage is not None:
             grad_w.addcmul_(now, grad_usage, value=0.5)
             grad_usage.addcmul_(now, grad_usage, value=-0.5)
         grad_idle = grad_w * passed
-        spread = grad_idle.sum(2, keepdim=True)
+        spread = grad_idle.sum(2, keepdim=True).div_(equal)
         grad_usage = grad_idle.neg_() if grad_usage is None else grad_usage.sub_(grad_idle)
-        grad_usage.addcmul_(share, spread)
+        grad_usage.addcmul_(largest_ones, spread)
     assert grad_usage is not None
     return grad_usage

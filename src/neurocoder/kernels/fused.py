@@ -205,12 +205,11 @@ def backward(
     gate_bias: Tensor | None,
     saved: list[Tensor],
     sizes: Sizes,
-    grad_projected: Tensor,
     branch: Branch,
     sums: Branch,
 ) -> Gradients:
-    """The gradients; fills `grad_projected`, whose rows may have a stride of their own. That of the signal is made in
-    one branch, all others in the other.
+    """The gradients: that of the projection on the main path, that of the signal in one branch, all others in the
+    other.
 
     `grad_coefficients` (parts, N, ...) and `grad_scale` (parts, N, 1) are shares of which the sums are meant; those of
     the first may be overwritten. `saved` is what the forward returned from the attention on. `grad_attention` and
@@ -226,7 +225,7 @@ def backward(
     square = 0 if recurrent is None else recurrent.numel()
     shares = new(programs, keys.numel() + sizes.slots), new(lstm_programs, square + 4 * hidden + 1)
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
-    grad_composition = torch.empty_like(composition)
+    grad_projected, grad_composition = torch.empty_like(projected), torch.empty_like(composition)
     if count:
         before, shadows, thresholds = small[0], small[1], small[2:]
         factors, unused = new(3, count, sizes.components), projected

@@ -143,7 +143,6 @@ def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]
     grad = grad.contiguous()
     scaled = torch.empty_like(grad) if gated else None
     of_plain = grad if scaled is None else scaled  # the gradient of `x R`
-    into_projected = grad.new_empty(len(grad), len(readers))
     wants_memory = any(ctx.needs_input_grad[4:20])
     branch, sums = Branch(grad), Branch(grad, 1)
     grad_right = grad_bias = None
@@ -157,11 +156,9 @@ def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]
             ready = branch.mark()
     found = core.backward(
         *(grad_coefficients, grad_scale, None, None),
-        *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program)),
-        *(into_projected if dtype == full else torch.empty_like(into_projected, dtype=full), branch, sums),
+        *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program), branch, sums),
     )
-    if dtype != full:
-        into_projected.copy_(found.projected)
+    into_projected = found.projected.to(dtype)
     of_memory: tuple[Any, ...] = (None,) * 16
     with branch:
         grad_readers = (into_projected.mT @ x).to(full) if wants_memory else None

@@ -84,7 +84,6 @@ def compose_backward(
         gate_bias,
         saved,
         _sizes(sizes, sharpness),
-        torch.empty_like(projected),
         branch,
         sums,
     )
