@@ -36,7 +36,7 @@ _TILE = 256
 warps: larger ones spill registers or leave the chip idle, and few slots want more warps. With the gates computed in the
 kernels too, by matrix units, the backward took three times as long, for the same reason."""
 _ONE_STEP_BACKWARD = {"BS": 64, "num_warps": 2, "num_stages": 4}
-"""Of 36 choices the fastest on an H200 for few inputs, where blocks of the signal's columns follow each other."""
+"""The fastest of those tried on an H200 for few inputs, where blocks of the signal's columns follow each other."""
 _EXECUTE_PROGRAMS = 64
 """Programs of the execution's backward below which its columns are split."""
 
@@ -86,7 +86,7 @@ class Sizes(NamedTuple):
 
     def lstm(self, count: int) -> dict[str, Any]:
         """Constants of the LSTM kernels; BN inputs of one program at a time."""
-        padded = max(16, triton.next_power_of_2(self.hidden))
+        padded = _padded(self.hidden)
         inputs = 32 if self.steps == 1 and count > 16 * _LSTM_PROGRAMS else 16
         sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": padded, "BN": inputs}
         return sizes | {"BS": min(128, 4096 // padded), "PRECISION": _precision(torch.float32)}
@@ -108,6 +108,11 @@ class Sizes(NamedTuple):
 def _aligned(size: int) -> int:
     """Rows of this many numbers begin at multiples of 16 bytes, as fast matrix products want them."""
     return -(-size // 4) * 4
+
+
+def _padded(size: int) -> int:
+    """The next power of two, of at least the 16 that products in kernels want."""
+    return max(16, triton.next_power_of_2(size))
 
 
 def sizes_of(program: ProgramConfig, mix: bool = True) -> Sizes:
@@ -229,7 +234,7 @@ def backward(
     if count:
         before, shadows, thresholds = small[0], small[1], small[2:]
         factors, unused = new(3, count, sizes.components), projected
-        stride, grad_stride = projected.stride(0), grad_projected.stride(0)
+        stride = projected.stride(0)
         into_mix = unused if grad_coefficients is None else grad_coefficients
         mix_backward_kernel[count,](
             into_mix,
@@ -246,7 +251,6 @@ def backward(
             factors,
             grad_projected,
             grad_projected[:, sizes.logit :],
-            grad_stride,
             grad_composition,
             count,
             PARTS=1 if grad_coefficients is None else len(grad_coefficients),
@@ -285,7 +289,7 @@ def backward(
             cells,
             gates,
             grad_projected[:, sizes.offset :],
-            grad_stride,
+            stride,
             shares[1],
             count,
             GATE=int(sizes.gate),
@@ -351,8 +355,7 @@ def prepare_backward(
     grads, biases = [torch.empty_like(tensor) for tensor in weights], left.new_empty(3, key_dim)
     rows, hidden = weight.shape
     grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(rows)
-    padded = {name: max(16, triton.next_power_of_2(size)) for name, size in (("PP", count), ("KP", key_dim))}
-    sizes = {"P": count, "K": key_dim, "BD": 32, **padded}
+    sizes = {"P": count, "K": key_dim, "PP": _padded(count), "KP": _padded(key_dim), "BD": 32}
     widths = left.shape[1], right.shape[1]
     keys_backward_kernel[triton.cdiv(max(widths), 32), 4](
         *(grad_keys, *slots, *weights, *grad_slots, *grads, biases, grad_signal[0], grad_weight, grad_bias),
@@ -378,8 +381,7 @@ def _precision(dtype: torch.dtype) -> str:
 
 def _tiles(right: Tensor) -> dict[str, Any]:
     """Constants of the execution's kernels for M_V (P, d_out)."""
-    padded = max(16, triton.next_power_of_2(len(right)))
-    return {"P": len(right), "PP": padded, "PRECISION": _precision(right.dtype)}
+    return {"P": len(right), "PP": _padded(len(right)), "PRECISION": _precision(right.dtype)}
 
 
 def execute(
@@ -413,7 +415,7 @@ def execute_backward(
     `scale * grad`. Few inputs are split by columns, so that they fill the chip."""
     count, (slots, d_out) = len(grad), right.shape
     tiles = _tiles(right)
-    block = min(128, 8192 // tiles["PP"], max(16, triton.next_power_of_2(d_out)))  # 80 KB on chip at most
+    block = min(128, 8192 // tiles["PP"], _padded(d_out))  # 80 KB on chip at most
     blocks, programs = triton.cdiv(d_out, block), max(1, triton.cdiv(count, 16))
     parts = triton.next_power_of_2(min(blocks, max(1, _EXECUTE_PROGRAMS // programs)))
     grad_coefficients = scale.new_empty(parts, count, slots)
@@ -427,7 +429,6 @@ def execute_backward(
             grad_coefficients,
             right if grad_scale is None else grad_scale,
             right if scaled is None else scaled,
-            0 if scaled is None else scaled.stride(0),
             count,
             d_out,
             triton.cdiv(blocks, parts) * block,

@@ -198,7 +198,6 @@ def execute_backward_kernel(
     grad_coefficients,
     grad_scale,
     scaled,
-    scaled_stride,
     N,
     D,
     columns,
@@ -210,7 +209,7 @@ def execute_backward_kernel(
     BD: tl.constexpr,
 ):
     """For a block of inputs and a part of the columns: the part's share of `grad e = grad M_V^T` (parts, N, P) and,
-    with SCALED, of `grad scale = <grad, x R>` (parts, N), and `scaled = scale * grad`, with a row stride."""
+    with SCALED, of `grad scale = <grad, x R>` (parts, N), and `scaled = scale * grad` (N, D)."""
     n, p = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, PP)
     part = tl.program_id(1)
     total = tl.zeros((BN, PP), dtype=tl.float32)
@@ -226,7 +225,7 @@ def execute_backward_kernel(
         total = tl.dot(block, slots.to(tl.float32), acc=total, input_precision=PRECISION)
         if SCALED:
             along += block * tl.load(plain + at, mask=inside, other=0.0).to(tl.float32)
-            tl.store(scaled + n[:, None] * scaled_stride + d[None, :], factor[:, None] * block, mask=inside)
+            tl.store(scaled + at, factor[:, None] * block, mask=inside)
     mask = (n[:, None] < N) & (p[None, :] < P)
     share = part * N + n
     tl.store(grad_coefficients + share[:, None] * P + p[None, :], total, mask=mask)

@@ -22,7 +22,7 @@ def mix_forward_kernel(
     before,
     shadows,
     logits,
-    logit_stride,
+    stride,
     gate_bias,
     sigma,
     coefficients,
@@ -45,7 +45,7 @@ def mix_forward_kernel(
     values = tl.cumsum(steps, axis=0, reverse=True)
     tl.store(sigma + component, values, mask=r < R)
     if GATE:
-        gate = tl.sigmoid(tl.load(logits + n * logit_stride) + tl.load(gate_bias))
+        gate = tl.sigmoid(tl.load(logits + n * stride) + tl.load(gate_bias))
         tl.store(scale + n, gate * tl.sum(tl.where(r == R - 1, values, 0.0), axis=0))
     if MIX:
         strength = values * tl.load(shadows + component, mask=r < R, other=0.0)
@@ -67,12 +67,11 @@ def mix_backward_kernel(
     shadows,
     sigma,
     logits,
-    logit_stride,
+    stride,
     gate_bias,
     factors,
     grad_read,
     grad_logits,
-    grad_stride,
     grad_signal,
     N,
     PARTS: tl.constexpr,
@@ -121,15 +120,15 @@ def mix_backward_kernel(
         into_shadow = grad_strength * values
         tl.store(factors + component, into_shadow, mask=real)
         tl.store(factors + N * R + component, values * shadow, mask=real)
-        tl.store(grad_read + n * grad_stride + p, tl.sum(into_shadow[:, None] * u, axis=0), mask=p < P)
+        tl.store(grad_read + n * stride + p, tl.sum(into_shadow[:, None] * u, axis=0), mask=p < P)
     else:
         into_sigma = tl.load(grad_sigma + component, mask=real, other=0.0)
     if GATE:
-        gate = tl.sigmoid(tl.load(logits + n * logit_stride) + tl.load(gate_bias))
+        gate = tl.sigmoid(tl.load(logits + n * stride) + tl.load(gate_bias))
         into_scale = tl.load(grad_scale + n)
         for part in tl.static_range(1, PARTS):
             into_scale += tl.load(grad_scale + part * N + n)
         last = tl.sum(tl.where(r == R - 1, values, 0.0), axis=0)
-        tl.store(grad_logits + n * grad_stride, into_scale * last * gate * (1 - gate))
+        tl.store(grad_logits + n * stride, into_scale * last * gate * (1 - gate))
         into_sigma += tl.where(r == R - 1, into_scale * gate, 0.0)
     tl.store(factors + 2 * N * R + component, tl.cumsum(into_sigma, axis=0) * tl.sigmoid(x), mask=real)
