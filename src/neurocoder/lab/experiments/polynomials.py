@@ -62,9 +62,9 @@ class PolynomialsConfig:
     """Training steps, each on fresh sequences."""
     batch: int = 128
     """Sequences in a training step."""
-    rates: Rates = field(default_factory=lambda: Rates.same(1e-3))
+    rates: Rates = field(default_factory=lambda: Rates.same(2e-2))
     """Adam's learning rate for each model, at the start. The paper names none."""
-    decay: Literal["none", "cosine"] = "none"
+    decay: Literal["none", "cosine"] = "cosine"
     """How the learning rate goes on: constant, or to zero along half a cosine."""
     clip: float | None = None
     """Gradients longer than this are shortened to it; None: they stay as they are."""
@@ -108,8 +108,8 @@ class Polynomials:
     title: ClassVar[str] = "Auto-regression over polynomials that change"
     Config: ClassVar[type] = PolynomialsConfig
     presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
-        "paper": PolynomialsConfig(rates=Rates.same(2e-2), decay="cosine"),
-        "best": PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), decay="cosine", clip=0.1),
+        "paper": PolynomialsConfig(),
+        "best": PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), clip=0.1),
         "smoke": PolynomialsConfig(
             iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
         ),
