@@ -8,17 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_AS_INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
 
 def smallest(usage: Tensor, rank: int) -> Tensor:
-    """The `rank`-th smallest usage (..., 1, N) over the slots of usage (..., P, N).
+    """The `rank`-th smallest usage (..., 1, N) over the slots of usage (..., P, N), which is nowhere negative.
 
-    numpy sorts short rows of floats with vector instructions: 0.2 ms for 2,304 rows of 30 on one core, where torch's
-    `sort` takes 1.0 ms on two.
+    numpy sorts short rows with vector instructions: 2,304 rows of 30 in 0.13 ms on one core, where torch's `sort` takes
+    1.0 ms on two; and in 0.08 ms as integers, whose order is that of the bits of floats that are not negative.
     """
-    if usage.device.type == "cpu" and usage.dtype in (torch.float32, torch.float64):
-        rows = usage.numpy().swapaxes(-1, -2)[..., None, :, :].copy()
+    integers = _AS_INTEGERS.get(usage.dtype)
+    if usage.device.type == "cpu" and integers is not None:
+        rows = usage.view(integers).numpy().swapaxes(-1, -2)[..., None, :, :].copy()
         rows.sort()
-        return torch.from_numpy(rows[..., rank - 1].copy())
+        return torch.from_numpy(rows[..., rank - 1].copy()).view(usage.dtype)
     return usage.sort(dim=-2).values[..., rank - 1 : rank, :]
 
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from ..config import ProgramConfig
 from .branch import Branch
 from .gradients import Gradients
+from .rounding import aligned, cdiv, padded, power_of_two
 from .triton_attention import attention_backward_kernel, attention_forward_kernel
 from .triton_layer import (
     execute_backward_kernel,
@@ -72,28 +72,28 @@ class Sizes(NamedTuple):
     @property
     def mixed(self) -> int:
         """Width of the rows that hold e and a one."""
-        return _aligned(self.slots + 1)
+        return aligned(self.slots + 1)
 
     @property
     def state(self) -> int:
         """Width of the rows that hold a hidden state and a one."""
-        return _aligned(self.hidden + 1)
+        return aligned(self.hidden + 1)
 
     @property
     def signal(self) -> int:
         """Width of the composition signal, padded."""
-        return _aligned(3 * self.heads * (self.key_dim + self.slots))
+        return aligned(3 * self.heads * (self.key_dim + self.slots))
 
     def lstm(self, count: int) -> dict[str, Any]:
         """Constants of the LSTM kernels; BN inputs of one program at a time."""
-        padded = _padded(self.hidden)
+        width = padded(self.hidden)
         inputs = 32 if self.steps == 1 and count > 16 * _LSTM_PROGRAMS else 16
-        sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": padded, "BN": inputs}
-        return sizes | {"BS": min(128, 4096 // padded), "PRECISION": _precision(torch.float32)}
+        sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": width, "BN": inputs}
+        return sizes | {"BS": min(128, 4096 // width), "PRECISION": _precision(torch.float32)}
 
     def attention(self) -> dict[str, int]:
         """Constants of the attention kernels."""
-        slots = triton.next_power_of_2(self.slots)
+        slots = power_of_two(self.slots)
         rows = max(2, min(64, _TILE // slots))
         sizes = {"J": self.steps, "H": self.heads, "P": self.slots, "K": self.key_dim, "MIX": self.mix}
         return sizes | {"PP": slots, "BR": rows, "num_warps": 4 if slots <= 16 else 1}
@@ -101,18 +101,8 @@ class Sizes(NamedTuple):
     def mixing(self) -> dict[str, int]:
         """Constants of the mix kernels."""
         sizes = {"R": self.components, "P": self.slots, "W": self.mixed, "MIX": self.mix, "GATE": self.gate}
-        padded = {"RP": triton.next_power_of_2(self.components), "PP": triton.next_power_of_2(self.slots)}
-        return sizes | padded | {"num_warps": 2}
-
-
-def _aligned(size: int) -> int:
-    """Rows of this many numbers begin at multiples of 16 bytes, as fast matrix products want them."""
-    return -(-size // 4) * 4
-
-
-def _padded(size: int) -> int:
-    """The next power of two, of at least the 16 that products in kernels want."""
-    return max(16, triton.next_power_of_2(size))
+        powers = {"RP": power_of_two(self.components), "PP": power_of_two(self.slots)}
+        return sizes | powers | {"num_warps": 2}
 
 
 def sizes_of(program: ProgramConfig, mix: bool = True) -> Sizes:
@@ -147,8 +137,8 @@ def forward(
     stride = projected.stride(0)
     constants = sizes.lstm(count)
     composition = new(count, sizes.signal) if recurrent is None else states
-    blocks = triton.cdiv(sizes.signal, constants["BS"]) if recurrent is None else 1
-    lstm_forward_kernel[triton.cdiv(count, constants["BN"]), blocks](
+    blocks = cdiv(sizes.signal, constants["BS"]) if recurrent is None else 1
+    lstm_forward_kernel[cdiv(count, constants["BN"]), blocks](
         projected[:, sizes.offset :],
         stride,
         input_bias,
@@ -165,7 +155,7 @@ def forward(
         composition = states @ signal[0].mT
     tiles = sizes.attention()
     before, shadows, thresholds = small[0], small[1], small[2:]
-    attention_forward_kernel[triton.cdiv(count * sizes.heads, tiles["BR"]), 3](
+    attention_forward_kernel[cdiv(count * sizes.heads, tiles["BR"]), 3](
         composition,
         sizes.signal,
         keys,
@@ -224,9 +214,9 @@ def backward(
     count, hidden = len(projected), sizes.hidden
     new = projected.new_empty
     tiles = sizes.attention()
-    programs = min(triton.cdiv(count * sizes.heads, tiles["BR"]), _PROGRAMS)
+    programs = min(cdiv(count * sizes.heads, tiles["BR"]), _PROGRAMS)
     constants = sizes.lstm(count)
-    lstm_programs = min(triton.cdiv(count, constants["BN"]), _LSTM_PROGRAMS)
+    lstm_programs = min(cdiv(count, constants["BN"]), _LSTM_PROGRAMS)
     square = 0 if recurrent is None else recurrent.numel()
     shares = new(programs, keys.numel() + sizes.slots), new(lstm_programs, square + 4 * hidden + 1)
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
@@ -275,7 +265,7 @@ def backward(
             shares[0],
             sizes.sharpness,
             count,
-            KP=triton.next_power_of_2(sizes.key_dim),
+            KP=power_of_two(sizes.key_dim),
             **tiles,
         )
         branch.keep(grad_composition, *shares)
@@ -296,7 +286,7 @@ def backward(
             PAD=projected.shape[1] - sizes.logit - sizes.gate,
             **(constants | _ONE_STEP_BACKWARD if recurrent is None else constants),
         )
-        blocks = sum(triton.cdiv(share.shape[1], 16) for share in shares)
+        blocks = sum(cdiv(share.shape[1], 16) for share in shares)
         described = (shares[0], of_keys, *shares[0].shape, shares[1], of_lstm, *shares[1].shape)
         with sums:
             sum_shares_kernel[blocks,](*described, BR=256, BC=16)
@@ -321,8 +311,8 @@ def prepare(
     left, right, _ = slots
     count, key_dim = len(left), len(networks[0])
     rows, hidden = weight.shape
-    keys, packed = left.new_empty(3, count, key_dim), weight.new_empty(_aligned(rows), _aligned(hidden + 1))
-    sizes = {"P": count, "K": key_dim, "KP": triton.next_power_of_2(key_dim), "BD": 512}
+    keys, packed = left.new_empty(3, count, key_dim), weight.new_empty(aligned(rows), aligned(hidden + 1))
+    sizes = {"P": count, "K": key_dim, "KP": power_of_two(key_dim), "BD": 512}
     keys_forward_kernel[count, 4](
         *(*slots, *networks, keys, weight, bias, packed, left.shape[1], right.shape[1], rows, len(packed)),
         C=hidden,
@@ -337,7 +327,7 @@ def pack(weight: Tensor, bias: Tensor) -> list[Tensor]:
     """The signal's weight (rows, hidden) and bias side by side, padded, by torch operations."""
     rows, hidden = weight.shape
     both = torch.cat([weight, bias.unsqueeze(1)], dim=1)
-    return [torch.nn.functional.pad(both, (0, _aligned(hidden + 1) - hidden - 1, 0, _aligned(rows) - rows))]
+    return [torch.nn.functional.pad(both, (0, aligned(hidden + 1) - hidden - 1, 0, aligned(rows) - rows))]
 
 
 def prepare_backward(
@@ -355,9 +345,9 @@ def prepare_backward(
     grads, biases = [torch.empty_like(tensor) for tensor in weights], left.new_empty(3, key_dim)
     rows, hidden = weight.shape
     grad_weight, grad_bias = torch.empty_like(weight), weight.new_empty(rows)
-    sizes = {"P": count, "K": key_dim, "PP": _padded(count), "KP": _padded(key_dim), "BD": 32}
+    sizes = {"P": count, "K": key_dim, "PP": padded(count), "KP": padded(key_dim), "BD": 32}
     widths = left.shape[1], right.shape[1]
-    keys_backward_kernel[triton.cdiv(max(widths), 32), 4](
+    keys_backward_kernel[cdiv(max(widths), 32), 4](
         *(grad_keys, *slots, *weights, *grad_slots, *grads, biases, grad_signal[0], grad_weight, grad_bias),
         *(*widths, rows),
         C=hidden,
@@ -381,7 +371,7 @@ def _precision(dtype: torch.dtype) -> str:
 
 def _tiles(right: Tensor) -> dict[str, Any]:
     """Constants of the execution's kernels for M_V (P, d_out)."""
-    return {"P": len(right), "PP": _padded(len(right)), "PRECISION": _precision(right.dtype)}
+    return {"P": len(right), "PP": padded(len(right)), "PRECISION": _precision(right.dtype)}
 
 
 def execute(
@@ -392,7 +382,7 @@ def execute(
     y = right.new_empty(count, d_out)
     if count:
         constants = {"BIAS": bias is not None, "SCALED": plain is not None, "BN": 32, "BD": 128, **_tiles(right)}
-        execute_kernel[triton.cdiv(count, 32), triton.cdiv(d_out, 128)](
+        execute_kernel[cdiv(count, 32), cdiv(d_out, 128)](
             coefficients,
             coefficients.stride(0),
             right,
@@ -415,9 +405,9 @@ def execute_backward(
     `scale * grad`. Few inputs are split by columns, so that they fill the chip."""
     count, (slots, d_out) = len(grad), right.shape
     tiles = _tiles(right)
-    block = min(128, 8192 // tiles["PP"], _padded(d_out))  # 80 KB on chip at most
-    blocks, programs = triton.cdiv(d_out, block), max(1, triton.cdiv(count, 16))
-    parts = triton.next_power_of_2(min(blocks, max(1, _EXECUTE_PROGRAMS // programs)))
+    block = min(128, 8192 // tiles["PP"], padded(d_out))  # 80 KB on chip at most
+    blocks, programs = cdiv(d_out, block), max(1, cdiv(count, 16))
+    parts = power_of_two(min(blocks, max(1, _EXECUTE_PROGRAMS // programs)))
     grad_coefficients = scale.new_empty(parts, count, slots)
     grad_scale = None if plain is None else scale.new_empty(parts, count, 1)
     if count:
@@ -431,7 +421,7 @@ def execute_backward(
             right if scaled is None else scaled,
             count,
             d_out,
-            triton.cdiv(blocks, parts) * block,
+            cdiv(blocks, parts) * block,
             SCALED=plain is not None,
             BN=16,
             BD=block,

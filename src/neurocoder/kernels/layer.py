@@ -128,7 +128,7 @@ def _readers(left: Tensor, input_weight: Tensor, integration: Tensor | None) -> 
 
 
 def _to(tensors: Sequence[Tensor | None], dtype: torch.dtype) -> tuple[Any, ...]:
-    return tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
+    return tuple(tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype) for tensor in tensors)
 
 
 def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .branch import WIDTH, Branch, on_device_of
+from .rounding import aligned, cdiv, padded
 from .triton_orthogonality import distance_kernel, gram_kernel
 
 _TILE = 4096
@@ -25,7 +25,7 @@ class OrthogonalLoss(torch.autograd.Function):
         """M_U (P, d_in) and M_V (P, d_out) of each memory -> (); the gradients are computed with it."""
         slots = tuple(tensor.contiguous() for tensor in slots)
         distances = slots[0].new_empty(len(slots), dtype=torch.float32)
-        ctx.sizes = [-(-tensor.numel() // 4) * 4 for tensor in slots]  # each begins where vectors of four may
+        ctx.sizes = [aligned(tensor.numel()) for tensor in slots]  # each begins where vectors of four may
         gradients = slots[0].new_empty(sum(ctx.sizes))
         ctx.shapes = [tensor.shape for tensor in slots]
         branches = [Branch(slots[0], number) for number in range(WIDTH)]
@@ -56,10 +56,10 @@ def _distances(memory: Sequence[Tensor], gradients: Sequence[Tensor], distances:
     """Of one memory, M_U and M_V; fills the gradients and both distances (2,)."""
     left, right = memory
     (slots, d_in), d_out = left.shape, right.shape[1]
-    padded = max(16, triton.next_power_of_2(slots))
-    columns = min(128, _TILE // padded)
-    blocks = triton.cdiv(max(d_in, d_out), columns)
-    shares = left.new_empty(2, blocks, padded, padded, dtype=torch.float32)
-    sizes = {"P": slots, "PP": padded, "BD": columns}
+    width = padded(slots)
+    columns = min(128, _TILE // width)
+    blocks = cdiv(max(d_in, d_out), columns)
+    shares = left.new_empty(2, blocks, width, width, dtype=torch.float32)
+    sizes = {"P": slots, "PP": width, "BD": columns}
     gram_kernel[blocks, 2](left, right, shares, d_in, d_out, blocks, **sizes)
     distance_kernel[blocks, 2](left, right, *gradients, distances, shares, weight, d_in, d_out, blocks, **sizes)
