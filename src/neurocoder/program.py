@@ -134,8 +134,8 @@ class ProgramLayer(CodedLayer):
 
     def _execute_fused(self, projected: Tensor, read: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """`execute` by the Triton kernels."""
-        from .kernels.fused import sizes_of
         from .kernels.operator import run
+        from .kernels.sizes import sizes_of
 
         controller, memory = self.controller, self.memory
         recurrent = None if controller.recurrent is None else controller.recurrent.weight

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from . import fused
 from .branch import Branch, on_device_of
-from .fused import Sizes
+from .fused_execution import pack
+from .sizes import Sizes
 
 
 @torch.library.custom_op("neurocoder::compose", mutates_args=())
@@ -150,6 +151,6 @@ def run(
     """The operator in float32, whatever the dtypes and the autocast mode of the caller; `weight` and `bias` are the
     composition signal's."""
     with torch.autocast(projected.device.type, enabled=False):
-        tensors = (projected, input_bias, recurrent, *fused.pack(weight, bias), keys, values, gate_bias)
+        tensors = (projected, input_bias, recurrent, *pack(weight, bias), keys, values, gate_bias)
         whole = [None if tensor is None else tensor.float().contiguous() for tensor in tensors]
         return compose(*whole, _numbers(sizes), sizes.sharpness)

@@ -1,0 +1,96 @@
+"""What the composition kernels specialise on: sizes of a program, and how work is divided on the chip."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..config import ProgramConfig
+from .rounding import aligned, padded, power_of_two
+
+PROGRAMS, LSTM_PROGRAMS = 2048, 128
+"""Programs of the backward kernels, of the attention's for each kind; fixed, so that sums over inputs have a fixed
+order."""
+_TILE = 256
+"""Rows times slots of one tile of the attention kernels. Measured on an H200 over tiles of 256 to 2,048 and 1 to 4
+warps: larger ones spill registers or leave the chip idle, and few slots want more warps. With the gates computed in the
+kernels too, by matrix units, the backward took three times as long, for the same reason."""
+ONE_STEP_BACKWARD = {"BS": 64, "num_warps": 2, "num_stages": 4}
+"""The fastest of those tried on an H200 for few inputs, where blocks of the signal's columns follow each other."""
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Products in the kernels are as exact as torch's own."""
+    rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or dtype != torch.float32
+    return "tf32" if rough else "tf32x3"
+
+
+class Sizes(NamedTuple):
+    """What the kernels specialise on; `mix` and `gate`: which parts the projection has."""
+
+    steps: int
+    heads: int
+    slots: int
+    key_dim: int
+    hidden: int
+    least_used: int
+    sharpness: float
+    mix: bool
+    gate: bool
+
+    @property
+    def components(self) -> int:
+        """r"""
+        return self.steps * self.heads
+
+    @property
+    def offset(self) -> int:
+        """Where in the projection the composition network's input begins."""
+        return self.slots if self.mix else 0
+
+    @property
+    def logit(self) -> int:
+        """Where in the projection the integration network's logit stands."""
+        return self.offset + 4 * self.hidden
+
+    @property
+    def mixed(self) -> int:
+        """Width of the rows that hold e and a one."""
+        return aligned(self.slots + 1)
+
+    @property
+    def state(self) -> int:
+        """Width of the rows that hold a hidden state and a one."""
+        return aligned(self.hidden + 1)
+
+    @property
+    def signal(self) -> int:
+        """Width of the composition signal, padded."""
+        return aligned(3 * self.heads * (self.key_dim + self.slots))
+
+    def lstm(self, count: int) -> dict[str, Any]:
+        """Constants of the LSTM kernels; BN inputs of one program at a time."""
+        width = padded(self.hidden)
+        inputs = 32 if self.steps == 1 and count > 16 * LSTM_PROGRAMS else 16
+        sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": width, "BN": inputs}
+        return sizes | {"BS": min(128, 4096 // width), "PRECISION": precision(torch.float32)}
+
+    def attention(self) -> dict[str, int]:
+        """Constants of the attention kernels."""
+        slots = power_of_two(self.slots)
+        rows = max(2, min(64, _TILE // slots))
+        sizes = {"J": self.steps, "H": self.heads, "P": self.slots, "K": self.key_dim, "MIX": self.mix}
+        return sizes | {"PP": slots, "BR": rows, "num_warps": 4 if slots <= 16 else 1}
+
+    def mixing(self) -> dict[str, int]:
+        """Constants of the mix kernels."""
+        sizes = {"R": self.components, "P": self.slots, "W": self.mixed, "MIX": self.mix, "GATE": self.gate}
+        powers = {"RP": power_of_two(self.components), "PP": power_of_two(self.slots)}
+        return sizes | powers | {"num_warps": 2}
+
+
+def sizes_of(program: ProgramConfig, mix: bool = True) -> Sizes:
+    """The sizes of a configuration."""
+    shape = (program.steps, program.heads, program.slots, program.key_dim, program.hidden)
+    return Sizes(*shape, program.least_used, program.sharpness, mix, program.residual is True)
