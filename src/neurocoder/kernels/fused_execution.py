@@ -32,6 +32,7 @@ def prepare(
         C=hidden,
         W=packed.shape[1],
         PACK=512,
+        num_warps=8,
         **sizes,
     )
     return keys, [packed]
