@@ -130,7 +130,7 @@ CALLS = [
     (lambda: linear(control_dim=3)(x, z), r"control must have shape \(\.\.\., 3\), got \(5, 2\)"),
     (lambda: linear(control_dim=2)(x, z[:4]), r"control's leading dimensions must be .* \(5,\), got \(4,\)"),
     (lambda: linear(control_dim=2)(x, torch.randn(5, 1, 2)), r"control's leading dimensions must be .*, got \(5, 1\)"),
-    (lambda: conv(control_dim=2)(image, z[0]), r"control must have shape \(5, 2\), got \(2,\)"),
+    (lambda: conv(control_dim=2)(image, z[:4]), r"control's leading dimensions must be .* \(5,\), got \(4,\)"),
     (lambda: nc.HyperLinear(4, 3, control_dim=2).materialize(x), r"control must be given: this HyperLinear"),
 ]
 

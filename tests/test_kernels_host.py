@@ -16,7 +16,8 @@ def test_smallest_usage_is_that_of_a_sorted_list(dtype, rank):
     usage[1, 0, :5] = 0
     usage[1, 1] *= 1e-40  # denormal, or zero
     found = smallest(usage, rank)
-    assert found.shape == (3, 2, 1, 5) and found.dtype == dtype
+    assert found.shape == (3, 2, 1, 5)
+    assert found.dtype == dtype
     expected = [sorted(usage[i, j, :, n].tolist())[rank - 1] for i in range(3) for j in range(2) for n in range(5)]
     assert found.flatten().tolist() == expected
 

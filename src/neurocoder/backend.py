@@ -2,8 +2,8 @@
 
 - "torch": the operations of `neurocoder.functional` under autograd. Works everywhere: `torch.func`, any dtype, double
   backward, CPU `torch.compile`.
-- "eager": the whole linear layer as one autograd function with a backward written by hand; eager mode in float32 and
-  float64. Other layers and modes go by "torch".
+- "eager": the whole linear layer as one autograd function with a backward written by hand, in eager mode. Other layers
+  and modes go by "torch".
 - "triton": fused GPU kernels, in eager mode and compiled.
 """
 
@@ -36,8 +36,10 @@ _chosen: Backend = "auto"
 def backend(name: Backend) -> Iterator[None]:
     """Insist on one path inside the block; "auto" leaves the choice to the library.
 
-    with nc.backend("torch"):
-        y = model(x)
+        with nc.backend("torch"):
+            y = model(x)
+
+    Where activation checkpointing computes the forward again, the backward has to run inside the block too.
     """
     global _chosen
     if name not in ("auto", "torch", "eager", "triton"):

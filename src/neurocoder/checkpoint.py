@@ -134,9 +134,11 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
     try:
         _check_fit(inner, tensors, file)
         inner.load_state_dict(tensors)
-    except (CheckpointError, RuntimeError) as error:
+    except BaseException as error:
         swap(inner, replaced)
-        raise CheckpointError(str(error)) from error
+        if isinstance(error, RuntimeError):
+            raise CheckpointError(str(error)) from error
+        raise
     return model
 
 

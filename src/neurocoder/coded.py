@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import Config, whole
+from .exactness import exact
 
 
 class ComposedWeight:
@@ -19,7 +20,7 @@ class ComposedWeight:
     """
 
     def __init__(self, layer: CodedLayer) -> None:
-        tensor = next(layer.parameters())
+        tensor = layer.prototype
         self.shape = torch.Size(layer.weight_shape)
         self.dtype, self.device, self.requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
         self._owner = type(layer).__name__
@@ -81,7 +82,16 @@ class CodedLayer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: all but what `nc.control` and `nc.record` set for the time being."""
-        return {**self.__dict__, "ambient_control": None, "recorded": None}
+        return {**super().__getstate__(), "ambient_control": None, "recorded": None}
+
+    def set_ambient_control(self, control: Tensor | None) -> None:
+        """The control of `nc.control`; past `nn.Module`, which would make a learned one a parameter of this layer."""
+        object.__setattr__(self, "ambient_control", control)
+
+    @property
+    def prototype(self) -> Tensor:
+        """A tensor that has the layer's dtype and device."""
+        return next(self.parameters())
 
     @property
     def weight(self) -> ComposedWeight:
@@ -127,7 +137,7 @@ class CodedLayer(nn.Module):
         """
         layer = cls.like(plain, config, control_dim=control_dim)
         if not plain.weight.is_meta:
-            with torch.no_grad():
+            with exact(plain.weight.device):
                 layer.start_from(plain.weight)
                 if layer.bias is not None:
                     layer.bias.copy_(plain.bias)
@@ -193,6 +203,12 @@ def require_floating(name: str, value: Any) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         got = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"{name} must be a floating-point tensor, got {got}")
+
+
+def require_plain(owner: str, plain: Any, *attributes: str) -> None:
+    """Require what a plain layer of the kind to replace has."""
+    if not all(hasattr(plain, name) for name in (*attributes, "weight", "bias")):
+        raise ValueError(f"{owner}: plain must have {', '.join(attributes)}, weight and bias, got {plain!r}")
 
 
 def require_size(owner: str, name: str, value: Any) -> int:

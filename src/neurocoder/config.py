@@ -88,7 +88,7 @@ class ProgramConfig(Config):
         self._keep_whole("least_used", at_most="slots")
         self._keep_number("orthogonality")
         self._keep_number("sharpness", positive=True)
-        if not (self.residual is True or self.residual is False or self.residual == "plain"):
+        if not isinstance(self.residual, bool) and not (isinstance(self.residual, str) and self.residual == "plain"):
             raise ValueError(f"program.residual must be True, False or 'plain', got {self.residual!r}")
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as tnf
 
-from .coded import require_floating, require_size
+from .coded import require_floating, require_plain, require_size
 from .config import ProgramConfig, whole
 from .program import ProgramLayer
 
@@ -86,6 +86,7 @@ class _Conv(ProgramLayer):
     def like(
         cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
+        require_plain(cls.__name__, plain, "in_channels", "out_channels", "kernel_size")
         return cls(
             plain.in_channels,
             plain.out_channels,
@@ -146,8 +147,7 @@ class _Conv(ProgramLayer):
             control = x.flatten(-self.spatial).mean(-1)
         else:
             self.match_control(control, leading)
-            if control.dim() - 1 != len(leading):
-                raise ValueError(f"control must have shape {(*leading, self.control_dim)}, got {tuple(control.shape)}")
+            control = control.expand(*leading, -1)
         return control.reshape(-1, control.shape[-1]), leading
 
     def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
@@ -155,7 +155,7 @@ class _Conv(ProgramLayer):
 
         Args:
             x: ([B,] in_channels, *size).
-            control: z ([B,] control_dim).
+            control: z ([B,] control_dim); without B, one for all images.
 
         Returns:
             ([B,] out_channels, *size')
@@ -185,7 +185,8 @@ class _Conv(ProgramLayer):
 
     def extra_repr(self) -> str:
         geometry = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        return f"{geometry}, padding={self.padding}, dilation={self.dilation}, {self.describe()}"
+        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
+        return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
 
 
 class Conv1d(_Conv):

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from .coded import CodedLayer, require_floating, require_size
+from .coded import CodedLayer, require_floating, require_plain, require_size
 
 
 class LinearGeometry(CodedLayer):
@@ -27,6 +27,7 @@ class LinearGeometry(CodedLayer):
     def like(
         cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
+        require_plain(cls.__name__, plain, "in_features", "out_features")
         build: Any = cls
         return build(
             plain.in_features,
@@ -39,7 +40,7 @@ class LinearGeometry(CodedLayer):
         )
 
     def to_plain(self) -> nn.Linear:
-        tensor = next(self.parameters())
+        tensor = self.prototype
         options = {"device": tensor.device, "dtype": tensor.dtype}
         return nn.utils.skip_init(nn.Linear, self.in_features, self.out_features, self.bias is not None, **options)
 

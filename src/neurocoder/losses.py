@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ def parameter_groups(
     """
     controller_lr = lr if controller_lr is None else controller_lr
     for name, value in (("lr", lr), ("controller_lr", controller_lr), ("weight_decay", weight_decay)):
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if not number or value < 0:
             raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     owners = _owners(model)

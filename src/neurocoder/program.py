@@ -15,6 +15,7 @@ from .backend import choose
 from .coded import CodedLayer
 from .config import ProgramConfig
 from .controller import ProgramController
+from .exactness import exact
 from .memory import ProgramMemory
 
 
@@ -78,12 +79,16 @@ class ProgramLayer(CodedLayer):
         self.to_empty(device=torch.get_default_device() if device is None else device)
         self.reset_parameters()
 
+    @property
+    def prototype(self) -> Tensor:
+        return self.memory.U
+
     def reset_parameters(self) -> None:
         """Starting values (see `initialisation`); nothing on the meta device."""
         if self.memory.U.is_meta:
             return
         d_out, d_in = len(self.memory.V.T), len(self.memory.U.T)
-        with torch.no_grad():
+        with exact(self.memory.U.device):
             memory, controller = initialisation.start(
                 d_in, d_out, self.controller.input.in_features, self.config, self.pooled_control
             )

@@ -185,8 +185,8 @@ def _choose(
         if reason is not None and any(True for _ in _own_parameters(modules[name])):
             skipped.append((name or "the model itself", reason))
     if not chosen:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in skipped)
-        raise ValueError(f"targets matched no layer that can be recoded. {listed}".rstrip())
+        listed = "; ".join(f"{name}: {reason}" for name, reason in skipped or reasons.items())
+        raise ValueError(f"targets matched no layer that can be recoded. {listed}")
     return list(chosen), skipped
 
 

@@ -53,7 +53,8 @@ def record(model: nn.Module) -> Iterator[Recording]:
             model(x)
         trace["fc"].u        # detached
 
-    A compiled model runs uncompiled while it is recorded, and is not compiled anew afterwards.
+    A compiled model runs uncompiled while it is recorded, and is not compiled anew afterwards. Activation checkpointing
+    calls layers again in the backward: record the forward alone, or those calls count too.
     """
     require_module("model", model)
     names_of: dict[ProgramLayer, list[str]] = {}
@@ -92,7 +93,10 @@ def eager() -> Iterator[None]:
 
 @contextmanager
 def control(model: nn.Module, z: Tensor) -> Iterator[None]:
-    """Steer by `z (..., control_dim)` the layers of the model that were built with `control_dim`."""
+    """Steer by `z (..., control_dim)` the layers of the model that were built with `control_dim`.
+
+    Where activation checkpointing computes the forward again, the backward has to run inside the block too.
+    """
     require_module("model", model)
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise ValueError(f"control must be a floating-point tensor, got {z.dtype if isinstance(z, Tensor) else z!r}")
@@ -107,8 +111,8 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     before = [layer.ambient_control for layer in layers]
     try:
         for layer in layers:
-            layer.ambient_control = z
+            layer.set_ambient_control(z)
         yield
     finally:
         for layer, value in zip(layers, before, strict=True):
-            layer.ambient_control = value
+            layer.set_ambient_control(value)

@@ -38,6 +38,10 @@ class BlendedLinear(ConditionalLinear):
     bank: nn.Parameter
     """W (E, d_out, d_in)"""
 
+    @property
+    def prototype(self) -> Tensor:
+        return self.bank
+
     def start_bank(self) -> None:
         """Independent plain weights, larger by the factor that their blend is smaller than one of them.
 

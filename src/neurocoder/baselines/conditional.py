@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import initialisation
 from ..config import Config
+from ..exactness import exact
 from ..geometry import LinearGeometry
 
 
@@ -80,9 +81,9 @@ class ConditionalLinear(LinearGeometry):
 
     def reset_parameters(self) -> None:
         """Starting values, drawn in float32 on the CPU; nothing on the meta device."""
-        if next(self.parameters()).is_meta:
+        if self.prototype.is_meta:
             return
-        with torch.no_grad():
+        with exact(self.prototype.device):
             self.start()
             if self.bias is not None:
                 self.bias.copy_(initialisation.plain_weight((self.out_features, 1))[:, 0] / math.sqrt(self.in_features))
@@ -107,15 +108,15 @@ class ConditionalLinear(LinearGeometry):
     def constant_weight(self) -> Tensor | None:
         if torch.count_nonzero(self.reader().weight):
             return None
-        rows = self.reader().weight.new_zeros(1, self.control_width)
-        return self.weight_of(self.code(rows)[0]).detach()
+        with exact(self.prototype.device):
+            return self.weight_of(self.code(self.prototype.new_zeros(1, self.control_width))[0])
 
     def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
         rows, _ = self.rows(x, self.resolve_control(control))
         return self.weight_of(self.code(rows).mean(0)).detach(), len(rows)
 
     def auxiliary_loss(self) -> Tensor:
-        return next(self.parameters()).new_zeros(())
+        return self.prototype.new_zeros(())
 
     def describe(self) -> str:
         fields = {"bias": self.bias is not None, **dataclasses.asdict(self.config)}

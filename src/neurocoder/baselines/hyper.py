@@ -34,6 +34,10 @@ class HyperLinear(ConditionalLinear):
     ) -> None:
         super().__init__(in_features, out_features, bias, hyper, **options)
 
+    @property
+    def prototype(self) -> Tensor:
+        return self.base
+
     def build(self, options: dict[str, Any]) -> None:
         self.base = nn.Parameter(torch.empty(self.weight_shape, **options))
         self.hidden = nn.Linear(self.control_width, self.config.hidden, **options)

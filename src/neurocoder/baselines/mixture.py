@@ -57,7 +57,10 @@ class MixtureLinear(BlendedLinear):
     parts = {"bank": "memory", "gating": "controller", "noise": "controller", "bias": "main"}
 
     balance_loss: Tensor | None = None
-    """`CV(importance)^2 + CV(load)^2` of the last forward; None where that was in eval mode."""
+    """`CV(importance)^2 + CV(load)^2` of the last forward; None where that was in eval mode.
+
+    A forward without gradients leaves one without, as reentrant activation checkpointing does.
+    """
 
     def __init__(
         self,
