@@ -82,7 +82,8 @@ def parameter_groups(
     vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`.
     """
     controller_lr = lr if controller_lr is None else controller_lr
-    for name, value in (("lr", lr), ("controller_lr", controller_lr), ("weight_decay", weight_decay)):
+    numbers: dict[str, Any] = {"lr": lr, "controller_lr": controller_lr, "weight_decay": weight_decay}
+    for name, value in numbers.items():
         number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if not number or value < 0:
             raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
