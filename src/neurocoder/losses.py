@@ -84,8 +84,7 @@ def parameter_groups(
     controller_lr = lr if controller_lr is None else controller_lr
     numbers: dict[str, Any] = {"lr": lr, "controller_lr": controller_lr, "weight_decay": weight_decay}
     for name, value in numbers.items():
-        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value < 0:
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
             raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     owners = _owners(model)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}

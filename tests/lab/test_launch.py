@@ -1,5 +1,6 @@
 """Sweeps: many runs in one or more processes or on a cluster, of which none takes the others down."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from lines import command, outcome, run
 
 from neurocoder.lab import launch
 from neurocoder.lab.checkpoints import Checkpoint
+from neurocoder.lab.progress import Display
 
 
 def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
@@ -19,9 +21,31 @@ def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "broken seed 0 failed: RuntimeError: no loss today (lines.py:" in said
     assert "diverging seed 0 failed: the training loss is nan at step 10" in said
-    assert "wordless seed 0 failed: TypeError: Object of type complex is not JSON serializable" in said
+    assert "wordless seed 0 failed: ValueError: observations must be what JSON can hold" in said
     assert "1 finished, 3 failed (broken seed 0, diverging seed 0, wordless seed 0)" in said
     assert outcome(tmp_path)["seed"] == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_metrics_that_no_record_can_hold_are_named_at_the_first_evaluation(tmp_path, capfd, jobs):
+    wish = ("--variants", "tensor,own,linear", "--seeds", "0", "--output", tmp_path, "--jobs", jobs)
+    assert run(*wish) == 1
+    said = capfd.readouterr().out
+    assert "tensor seed 0 failed: ValueError: evaluate must give numbers (of a tensor its .item()), got tensor(" in said
+    assert "own seed 0 failed: ValueError: evaluate must give metrics of other names than step and loss, got" in said
+    assert "1 finished, 2 failed" in said
+
+
+def test_workers_end_where_the_first_process_breaks_down(tmp_path, monkeypatch):
+    def fail(self, unit, outcome):
+        raise RuntimeError("the display broke down")
+
+    monkeypatch.setattr(Display, "done", fail)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match="the display broke down"):
+        run("--variants", "linear,program", "--seeds", "0-1", "--output", tmp_path, "--jobs", 2)
+    assert not multiprocessing.active_children()
+    assert time.monotonic() - begun < 100
 
 
 def test_failures_alike_are_explained_once_and_many_are_counted(tmp_path, capsys):

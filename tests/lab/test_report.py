@@ -92,7 +92,7 @@ def record(variant="J5", seed=0, error=5.0, preset="best", commit="a" * 40, hard
         processes=1,
         parameters={"total": 10},
         metrics={"error": error},
-        history=[],
+        history=[{"step": 3, "loss": 1.0, "error": error}],
         observations={},
         seconds=40.0,
         environment={"commit": commit, "hardware": hardware, "torch": "2.13.0"},
@@ -181,7 +181,7 @@ def test_html_escapes_and_embeds():
     assert "<dd>&lt;abc&gt;</dd>" in page
     assert "<code>J &lt; 6</code> &amp; up." in page
     assert 'alt="Test error, &quot;mean&quot; &amp; &lt;spread&gt;"' in page
-    assert '<td class="number">7.20 ± 0.20</td><td class="interval">(6.70 to 7.70, n=3)</td>' in page
+    assert '<td class="number">7.20 ± 0.20<span class="interval">(6.70 to 7.70, n=3)</span></td>' in page
     assert page.count('<td class="number">–</td>') == 4
     assert page.count('src="data:image/svg+xml;base64,') == 1
     assert 'href="#toy-best-1"' in page
@@ -298,12 +298,14 @@ def test_damaged_and_misplaced_records_are_warned_of_and_left_out(toy, tmp_path,
     (folder / "seed2.json").write_text('{"format": 1, "seed"')
     (folder / "seed3.json").write_text((folder / "seed0.json").read_text())
     (folder / "seed4.checkpoint.json").write_text("{}")
+    (folder / "seed5.json").write_text((folder / "seed0.json").read_text().replace('"epochs": 20, ', ""))
     report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
     shown = capsys.readouterr()
     warnings = shown.err.splitlines()
-    assert len(warnings) == 2
+    assert len(warnings) == 3
     assert "seed2.json is not a record" in warnings[0]
     assert "seed3.json says that it is toy/best/J5/seed0" in warnings[1]
+    assert "seed5.json" in warnings[2]
     assert "2 records" in shown.out
 
 

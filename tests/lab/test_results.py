@@ -40,7 +40,7 @@ def test_a_record_comes_back_as_it_was_and_leaves_nothing_else(tmp_path):
 def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path):
     target = tmp_path / "seed0.json"
     record().write(target)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="observations must be what JSON can hold"):
         record(observations={"first": object()}).write(target)
     assert Record.read(target) == record()
     assert [file.name for file in tmp_path.iterdir()] == ["seed0.json"]
@@ -56,6 +56,10 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path):
         (lambda text: text.replace('"format": 1', '"format": 7'), "format 7, this version reads 1"),
         (lambda text: text.replace('"metrics"', '"metric"'), "KeyError: 'metrics'"),
         (lambda text: text.replace('"seed": 0', '"seed": "0"'), "seed is not a int"),
+        (lambda text: text.replace('"seconds": 1.5', '"seconds": null'), "seconds is not a number"),
+        (lambda text: text.replace('"error": 0.3', '"error": "0.3'), "JSONDecodeError"),
+        (lambda text: text.replace('"metrics": {', '"metrics": {"other": 1, '), "metrics are not those of the last"),
+        (lambda text: text.replace('"metrics": {', '"metrics": {"other": [1], '), "other is not a number"),
     ],
 )
 def test_what_is_not_a_record_is_damaged(tmp_path, damage, message):

@@ -180,6 +180,29 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_starts_anew(tmp_path, cap
     assert outcome(tmp_path) == outcome(tmp_path / "other")
 
 
+def test_a_checkpoint_with_other_numbers_than_were_written_is_damaged(tmp_path):
+    path = tmp_path / "seed0.checkpoint.safetensors"
+    Checkpoint({}, Course(0, [[]]), {"a": torch.ones(8), "b": torch.zeros(0)}).write(path)
+    assert torch.equal(Checkpoint.read(path).state["a"], torch.ones(8))
+    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
+    with pytest.raises(Damaged, match="is not as it was written"):
+        Checkpoint.read(path)
+    with pytest.raises(Damaged, match="is not a file"):
+        Checkpoint.read(tmp_path)
+
+
+def test_a_record_of_another_run_is_set_aside(tmp_path, capsys):
+    wish = ("--variants", "linear", "--seeds", "0-1", "--output", tmp_path)
+    assert run(*wish) == 0
+    folder, sound = tmp_path / "lines" / "best" / "linear", outcome(tmp_path, seed=1)
+    (folder / "seed1.json").write_text((folder / "seed0.json").read_text())
+    assert run(*wish) == 0
+    said = capsys.readouterr()
+    assert "seed1.json says that it is lines/best/linear/seed0; set aside" in said.err
+    assert "1 finished, 1 finished before" in said.out
+    assert outcome(tmp_path, seed=1) == sound
+
+
 def test_an_interrupt_that_cannot_be_saved_ends_the_sweep_all_the_same(tmp_path, capsys, interrupted, monkeypatch):
     def full(checkpoint, path):
         raise OSError("no space")

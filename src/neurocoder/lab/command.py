@@ -39,6 +39,8 @@ NUMBERS = {
 }
 """What Python says of words that should have been numbers, and what was meant."""
 
+MOST_SEEDS = 10_000
+
 PARTS = ("name", "title", "Config", "presets", "seeds", "variants", "build", "sections")
 """Of an experiment."""
 
@@ -145,7 +147,7 @@ def _message(box: str) -> str:
     rows = [line.strip("│| ") for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()]
     rules = [index for index, row in enumerate(rows) if row.startswith("╭") or (row and set(row) <= set("─-╰╯+"))]
     message = " ".join(rows[rules[0] + 1 : rules[1]]) if len(rules) > 1 else " ".join(rows)
-    message = re.sub(r"^Error parsing (run|training)[\w.]*: ", "", message)
+    message = re.sub(r"^Error parsing (run|training|Options)[\w.]*: ", "", message)
     for told, meant in NUMBERS.items():
         message = re.sub(rf"^Error parsing (\S+): {told}: ", rf"\1 must be {meant}, got ", message)
     similar = re.search(r"Perhaps you meant:\s+(--[\w-]+)", " ".join(rows))
@@ -159,6 +161,8 @@ def parse_seeds(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
             raise ValueError(f"--seeds must be like 0-9 or 0,3,5, got {text!r}")
+        if int(last or first) >= 2**32 or int(last or first) - int(first) >= MOST_SEEDS:
+            raise ValueError(f"--seeds must be below {2**32}, and at most {MOST_SEEDS:,}, got {text!r}")
         seeds += range(int(first), int(last or first) + 1)
     return sorted(set(seeds))
 
@@ -182,6 +186,10 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     experiment = load(arguments[0])
     if lacking := [part for part in PARTS if not getattr(experiment, part, None)]:
         raise ValueError(f"experiment {arguments[0]!r} must have {', '.join(PARTS)}, lacks {', '.join(lacking)}")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", experiment.name):  # a folder
+        raise ValueError(f"the name of {arguments[0]} must be of letters, digits, _, - and ., got {experiment.name!r}")
+    if experiment.name in EXPERIMENTS and arguments[0] not in EXPERIMENTS:
+        raise ValueError(f"the name of {arguments[0]} must be another than ours, got {experiment.name!r}")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", nargs="?", default="best")
     preset = early.parse_known_args(list(arguments))[0].preset

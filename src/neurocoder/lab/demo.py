@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .data import mnist
 from .experiments.digits import DigitsConfig
 from .experiments.digits_attention import draw_grid
 from .files import obstacle
@@ -78,7 +79,9 @@ def main(options: Options) -> int:
     config, console = DigitsConfig(epochs=options.epochs), Console()
     if why := obstacle(options.output):
         raise ValueError(f"--output must be a folder that can be written to, got {options.output}: {why}")
-    console.print("MNIST: 60,000 training and 10,000 test images, from the package")
+    place = mnist.folder()
+    source = "the package" if place == mnist.PACKAGED else str(place)
+    console.print(f"MNIST: 60,000 training and 10,000 test images, from {source}", soft_wrap=True)
     runs = train(console, config, options.seed)
     console.print(table(runs))
     target = options.output / "attention.png"

@@ -151,7 +151,8 @@ def processes(units: Sequence[Unit], setup: Setup, jobs: int, display: Display) 
     """In worker processes, each taking one unit after the other; the signal that ended it, or 0."""
     waiting, workers, free = deque(units), list[_Worker](), places(jobs, setup.device)
     told = False
-    with Signals() as signals:
+    with Signals() as signals, contextlib.ExitStack() as clean:
+        clean.callback(_end, workers)
         while waiting or workers:
             if signals.received and not told:
                 told = True
@@ -173,6 +174,14 @@ def processes(units: Sequence[Unit], setup: Setup, jobs: int, display: Display) 
                     if worker.unit is not None and not told:
                         display.failed(worker.unit, f"its process ended with {how}")
     return signals.received
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    """Of those that are left where something broke down in the first process."""
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.end()
 
 
 def _listen(worker: _Worker, display: Display) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,17 +63,15 @@ def gather(options: Options, warn: Callable[[str], None]) -> Groups:
         order = {preset: place for place, preset in enumerate(experiment.presets)}
         paths = [path for path in (options.output / experiment.name).glob("*/*/seed*.json") if path.stem[4:].isdigit()]
         for path in sorted(paths, key=lambda p: (order.get(p.parts[-3], len(order)), p.parts[:-1], int(p.stem[4:]))):
-            preset, variant = path.parts[-3:-1]
+            preset = path.parts[-3]
             if options.presets and preset not in options.presets:
                 continue
             try:
-                record = Record.read(path)
+                record = Record.read_in_place(path)
+                if lacking := [entry.name for entry in fields(experiment.Config) if entry.name not in record.config]:
+                    raise Damaged(f"{path} lacks {', '.join(lacking)} in its config")
             except (Damaged, OSError) as error:
                 warn(f"{error}; left out")
-                continue
-            says = (record.experiment, record.preset, record.variant, f"seed{record.seed}")
-            if says != (experiment.name, preset, variant, path.stem):
-                warn(f"{path} says that it is {'/'.join(map(str, says))}; left out")
                 continue
             found.setdefault((experiment.name, preset), (experiment, []))[1].append(record)
     return found
@@ -89,7 +87,13 @@ def missing(options: Options) -> str:
 
 def compose(experiment: Experiment, preset: str, records: Sequence[Record], paper: Mapping[str, Any]) -> Chapter:
     """Sections with their figures drawn."""
-    sections = experiment.sections(records, paper)
+    try:
+        sections = experiment.sections(records, paper)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are they of "
+            f"this version? `neurocoder run {experiment.name} --preset {preset} --again` makes them anew"
+        ) from error
     return Chapter(
         experiment=experiment.name,
         title=experiment.title,

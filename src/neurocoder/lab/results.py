@@ -49,7 +49,12 @@ class Record:
 
     def write(self, target: Path) -> None:
         """Whole or not at all; a line for each field."""
-        lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(self).items())
+        lines = []
+        for name, value in asdict(self).items():
+            try:
+                lines.append(f"{json.dumps(name)}: {json.dumps(value)}")
+            except TypeError as error:
+                raise ValueError(f"{name} must be what JSON can hold: {error}") from None
         with replacing(target) as temporary:
             temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -63,11 +68,30 @@ class Record:
             for name, kind in _KINDS.items():
                 if not isinstance(content[name], kind):
                     raise TypeError(f"{name} is not a {kind.__name__}")
+            _require_numbers(content, content["parameters"], content["metrics"], *content["history"])
+            if {"step", "loss", *content["metrics"]} != set(content["history"][-1]):
+                raise ValueError("metrics are not those of the last entry of history")
             return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
         except Damaged:
             raise
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise Damaged(f"{source} is not a record: {type(error).__name__}: {error}") from None
+
+    @classmethod
+    def read_in_place(cls, source: Path) -> Record:
+        """One that stands where it says, at experiment/preset/variant/seed; `Damaged` where it does not."""
+        record = cls.read(source)
+        says = (record.experiment, record.preset, record.variant, f"seed{record.seed}")
+        if says != (*source.parts[-4:-1], source.stem):
+            raise Damaged(f"{source} says that it is {'/'.join(map(str, says))}")
+        return record
+
+
+def _require_numbers(content: dict[str, Any], *entries: dict[str, Any]) -> None:
+    for entry in ({"seconds": content["seconds"]}, *entries):
+        for name, value in entry.items():
+            if not isinstance(value, int | float):
+                raise TypeError(f"{name} is not a number")
 
 
 def plain(config: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from .files import obstacle, set_aside
 from .graphs import GraphStepper
 from .results import Damaged, Record
 from .stacked import Stacked
-from .training import Course, Guard, Learner, Report, Single, Stepper, Training
+from .training import OWN, Course, Guard, Learner, Report, Single, Stepper, Training, TrainingError
 
 Log = Callable[[str], None]
 
@@ -165,7 +165,7 @@ def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> bool:
     if setup.again or interrupted or not path.exists():
         return False
     try:
-        record = Record.read(path)
+        record = Record.read_in_place(path)
     except Damaged as problem:
         log(f"damaged record: {problem}; set aside as {set_aside(path).name}, the run is done anew")
         return False
@@ -214,6 +214,8 @@ def perform(
     """Train a unit, from its checkpoint where there is one."""
     experiment, path = load(unit.experiment), unit.checkpoint(setup)
     tasks = [experiment.build(unit.config, unit.variant, seed, fabric.device) for seed in unit.seeds]
+    if tasks[0].steps < 1:
+        raise TrainingError(f"a run must have at least one step, got {tasks[0].steps}")
     learner: Learner = Stacked(tasks, fabric) if setup.loop == "stacked" else Single(tasks[0], fabric)
     captured = setup.loop == "graph" or (setup.loop == "stacked" and fabric.device.type == "cuda")
     stepper = (GraphStepper if captured else Stepper)(learner, tasks, fabric)
@@ -248,7 +250,7 @@ def perform(
             precision=setup.precision,
             processes=fabric.world_size,
             parameters=nc.count_parameters(tasks[index].model),
-            metrics={name: value for name, value in history[-1].items() if name not in ("step", "loss")},
+            metrics={name: value for name, value in history[-1].items() if name not in OWN},
             history=history,
             observations=training.observe(index),
             seconds=training.course.seconds,

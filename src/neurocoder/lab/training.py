@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol, cast
 
 import torch
@@ -21,6 +22,9 @@ from .experiments import Task
 
 AGREE_EVERY = 16
 """Steps after which several processes agree on whether to save or stop: to ask each time would slow them."""
+
+OWN = ("step", "loss")
+"""What each entry of a history has besides the metrics."""
 
 REPORT_EVERY = 0.5
 """Seconds."""
@@ -211,6 +215,16 @@ def evaluating(model: nn.Module, fabric: Fabric) -> Iterator[None]:
         model.train()
 
 
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of an evaluation as a record holds them."""
+    for name, value in metrics.items():
+        if name in OWN:
+            raise ValueError(f"evaluate must give metrics of other names than {' and '.join(OWN)}, got {name!r}")
+        if not isinstance(value, Real):
+            raise ValueError(f"evaluate must give numbers (of a tensor its .item()), got {value!r} as {name!r}")
+    return {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
+
+
 @dataclass
 class Training:
     """Trains the models of tasks that differ in the seed alone."""
@@ -285,7 +299,7 @@ class Training:
             entry = {"step": self.course.step, "loss": loss}
             if self.fabric.is_global_zero and math.isfinite(loss):
                 with evaluating(model, self.fabric):
-                    entry |= task.evaluate(model)
+                    entry |= _numbers(task.evaluate(model))
             self.course.histories[index].append(entry)
         if all(self.diverged(index) is not None for index in range(len(self.tasks))):
             raise TrainingError(f"the training loss is {losses[0]} at step {self.diverged(0)}")

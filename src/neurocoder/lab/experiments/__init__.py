@@ -19,7 +19,7 @@ def load(name: str) -> Experiment:
     """The experiment of this name; `package.module:Class` loads one of your own."""
     reference = EXPERIMENTS.get(name, name)
     module, _, kind = reference.partition(":")
-    if not kind:
+    if not kind or not module:
         raise ValueError(f"experiment must be among {', '.join(EXPERIMENTS)}, or package.module:Class, got {name!r}")
     try:
         return cast(Experiment, getattr(importlib.import_module(module), kind)())

@@ -112,8 +112,15 @@ def fall(records: Sequence[Record], high: str, low: str) -> Fall | None:
     return Fall(f"{words}; 95% interval of the fall {start:.2f} to {end:.2f}, {less.n} seeds", less.sign)
 
 
+def paired(records: Sequence[Record], *variants: str) -> list[Record]:
+    """The records of the seeds that all these variants have, so that means and falls are of the same runs."""
+    shared = set.intersection(*(set(by_seed(records, variant, "error")) for variant in variants))
+    return [record for record in records if record.seed in shared]
+
+
 def gain(records: Sequence[Record], paper: Mapping[str, Any]) -> str | None:
     """The best against the linear classifier."""
+    records = paired(records, "linear", BEST)
     found = fall(records, "linear", BEST)
     if found is None:
         return None
@@ -134,9 +141,10 @@ def steps(records: Sequence[Record]) -> str | None:
     verdicts = {True: "steps help", False: "steps hurt", None: "an effect of steps cannot be told from chance"}
     said = []
     for number, (one, five) in {**CURVES, 1: ["J1", "J5"]}.items():
-        found = fall(records, one, five)
+        both = paired(records, one, five)
+        found = fall(both, one, five)
         if found is not None:
-            values = f"{mean(records, one)} with J=1 and {mean(records, five)} with J=5 ({found.words})"
+            values = f"{mean(both, one)} with J=1 and {mean(both, five)} with J=5 ({found.words})"
             said.append(f"At H={number} the error is {values}: {verdicts[found.clear]}.")
     means = {variant: fmean(errors(records, variant)) for variant in CURVES[1] if errors(records, variant)}
     if len(means) > 2:
@@ -147,6 +155,7 @@ def steps(records: Sequence[Record]) -> str | None:
 
 def heads(records: Sequence[Record]) -> str | None:
     """Whether heads do what steps do."""
+    records = paired(records, "J5", "P6-H3-J1")
     found = fall(records, "J5", "P6-H3-J1")
     if found is None:
         return None
@@ -160,6 +169,7 @@ def heads(records: Sequence[Record]) -> str | None:
 
 def beside_mlp(records: Sequence[Record]) -> str | None:
     """The row that keeps the others in proportion."""
+    records = paired(records, BEST, "mlp")
     found = fall(records, BEST, "mlp")
     if found is None:
         return None

@@ -126,7 +126,7 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
     whole, first_error, rest_error = (part.mean().item() for part in (oracle, oracle[begins], oracle[~begins]))
     scaled = [f"{UNIT * error:.2f}" for error in (whole - floor, rest_error)]
     numbers = (f"{whole:.5f}", scaled[0], f"{first_error:.3f}", scaled[1])
-    rows.append((plots.ORACLE, None, None, *numbers, None))
+    rows.append((f"{plots.ORACLE}, expected", None, None, *numbers, None))
     converged = paper.get("converged_multi_step")
     return Table(
         title=f"{title(runs)}, {first_of(runs).config['iterations']:,} iterations",
@@ -141,8 +141,9 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
             "iterations to GRU's last error",
         ),
         rows=rows,
-        caption=f"{sequences.chunks} chunks of {sequences.points} points. The floor is {floor:.5f}, the mean square of "
-        f"y without noise {sequences.deviation() ** 2:.3f}. The linear predictor is a reference, not a bound."
+        caption=f"{sequences.chunks} chunks of {sequences.points} points. The floor is "
+        f"{first_of(runs).observations['floor']:.5f} on these sequences and {floor:.5f} expected, the mean square of y "
+        f"without noise {sequences.deviation() ** 2:.3f} expected. The linear predictor is a reference, not a bound."
         + (f" In the paper the multi-step model converged after {converged:,} iterations." if converged else ""),
     )
 

@@ -19,7 +19,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --paper: #15181c; --ink: #e4e7ea; --faint: #9aa4af; --line: #363c44; --tint: #1f242a; --link: #7db7f2 } }
 * { box-sizing: border-box }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 64rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 76rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
 h1 { font-size: 1.7rem; line-height: 1.2 } h2 { margin-top: 3rem; padding-top: 1rem; border-top: 2px solid var(--line) }
 h3 { margin-top: 2.2rem } h1, h2, h3 { text-wrap: balance } a { color: var(--link) }
@@ -30,12 +30,13 @@ dt { color: var(--faint) } dd { margin: 0; overflow-wrap: anywhere }
 nav ul { padding-left: 1.2rem } code, pre { font: .88em/1.5 ui-monospace, Menlo, Consolas, monospace }
 pre { padding: .7rem .9rem; background: var(--tint); border-radius: 6px }
 pre, .scroll { overflow-x: auto } :focus-visible { outline: 2px solid var(--link) }
-table { margin-top: 1.2rem; border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .94rem }
+table { margin-top: 1.2rem; border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
 caption { padding-bottom: .4rem; text-align: left; font-weight: 600 }
-th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
+th, td { padding: .35rem 0 .35rem .9rem; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
 th { vertical-align: bottom; font-weight: 600 } thead th { border-bottom: 2px solid var(--line); white-space: normal }
-tbody th { font-weight: 400 } .number { padding-left: 1.2rem; padding-right: 0; text-align: right }
-td.interval { padding: .35rem 0 .35rem .4rem; font-size: .88em }
+tbody th { max-width: 13rem; font-weight: 400; white-space: normal }
+th:first-child { padding-left: 0 } .number { text-align: right }
+tbody th, td { vertical-align: top } .interval { display: block; font-size: .8em; line-height: 1.3 }
 figure { margin: 1.6rem 0 }
 img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px }
 @media (max-width: 44rem) { img { max-width: 44rem } h1 { font-size: 1.4rem } }
@@ -47,24 +48,20 @@ def words(plain: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(plain))
 
 
-def cells(content: Cell, kind: str, wide: bool) -> str:
-    """A cell; in a column with numbers of ours two, so that the numbers line up whatever their intervals' widths."""
+def box(content: Cell, kind: str) -> str:
+    """A cell, its interval below the number."""
     number, rest = ours(content) if isinstance(content, Ours) else (text(content), "")
-    return f"<td{kind}>{words(number)}</td>" + (f'<td class="interval">{rest}</td>' if wide else "")
+    return f"<td{kind}>{words(number)}" + (f'<span class="interval">{rest}</span>' if rest else "") + "</td>"
 
 
 def grid(table: Table) -> str:
     """A table that scrolls sideways where it is too wide."""
     columns = range(len(table.headings))
     kinds = [' class="number"' if numeric(table, column) else "" for column in columns]
-    wide = [column > 0 and any(isinstance(row[column], Ours) for row in table.rows) for column in columns]
-    heads = "".join(
-        f'<th scope="col" colspan="{1 + wide[column]}"{kinds[column]}>{words(table.headings[column])}</th>'
-        for column in columns
-    )
+    heads = "".join(f'<th scope="col"{kinds[column]}>{words(table.headings[column])}</th>' for column in columns)
     rows = ""
     for row in table.rows:
-        others = "".join(cells(row[column], kinds[column], wide[column]) for column in columns[1:])
+        others = "".join(box(row[column], kinds[column]) for column in columns[1:])
         rows += f'<tr><th scope="row">{words(text(row[0]))}</th>{others}</tr>\n'
     note = f'\n<p class="note">{words(table.caption)}</p>' if table.caption else ""
     return (

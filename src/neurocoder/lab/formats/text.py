@@ -19,7 +19,7 @@ def grid(table: Table) -> Grid:
     caption = Text(table.caption) if table.caption else None
     made = Grid(title=Text(table.title), caption=caption, title_justify="left", caption_justify="left")
     for column, heading in enumerate(table.headings):
-        made.add_column(Text(heading), justify="right" if numeric(table, column) else "left")
+        made.add_column(Text(heading), justify="right" if numeric(table, column) else "left", overflow="fold")
     for row in table.rows:
         made.add_row(*(Text(text(cell)) for cell in row))
     return made

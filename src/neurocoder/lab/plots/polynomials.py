@@ -215,6 +215,7 @@ def reactions(panels: Mapping[str, Mapping[str, Sequence[NDArray[Any]]]]) -> Fig
         positions(axis, len(next(iter(models.values()))[0]))
         axis.grid(axis="y")
         style.panel_title(axis, letter, title)
+    axes[0].set_yscale("log")
     axes[0].set_ylabel("change, relative")
     legend(figure, axes)
     return figure
