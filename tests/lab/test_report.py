@@ -292,6 +292,19 @@ def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
     assert "Preset best" not in written["toy.md"].read_text()
 
 
+def test_runs_of_different_configurations_are_not_compared(toy, tmp_path, capsys):
+    trial = [record(seed=seed, error=9.0, epochs=2) for seed in (2, 3)]
+    write(tmp_path, record(seed=0, error=5.0), record(seed=1, error=6.0), *trial)
+    report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
+    page = (tmp_path / "out" / "toy.md").read_text()
+    assert page.index("## Preset best\n") < page.index("## Preset best with --epochs 2\n")
+    assert "5.50 ± 0.71" in page
+    assert "9.00 ± 0.00" in page
+    assert "neurocoder run toy --preset best --seeds 2-3 --variants J5 --epochs 2" in page
+    assert (tmp_path / "out" / "images" / "toy-best-with-epochs-2-curve.png").exists()
+    assert 'id="toy-best-with-epochs-2"' in (tmp_path / "out" / "report.html").read_text()
+
+
 def test_damaged_and_misplaced_records_are_warned_of_and_left_out(toy, tmp_path, capsys):
     write(tmp_path, record(seed=0), record(seed=1))
     folder = tmp_path / "toy/best/J5"

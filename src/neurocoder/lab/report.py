@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,15 +17,16 @@ from .experiments import EXPERIMENTS, Experiment, load
 from .files import obstacle, replacing
 from .formats import html, markdown, text
 from .formats.cells import LEGEND
-from .formats.chapter import Chapter, draw
-from .provenance import commands, environment, origin, runs
-from .results import Damaged, Record
+from .formats.chapter import Chapter, draw, slug
+from .provenance import changed, commands, environment, origin, runs
+from .results import Damaged, Record, plain
 
 PAPER = Path(__file__).with_name("paper.toml")
 PIPE_WIDTH = 160
 """Columns for tables where no terminal says how many it has."""
 Groups = dict[tuple[str, str], tuple[Experiment, list[Record]]]
-"""Records by the experiment's name and the preset."""
+"""Records by the experiment's name and the preset, with the options that were given on top of it: runs of different
+configurations are not compared."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,27 @@ def gather(options: Options, warn: Callable[[str], None]) -> Groups:
             except (Damaged, OSError) as error:
                 warn(f"{error}; left out")
                 continue
-            found.setdefault((experiment.name, preset), (experiment, []))[1].append(record)
-    return found
+            label = with_options(experiment, preset, record)
+            found.setdefault((experiment.name, label), (experiment, []))[1].append(record)
+    return dict(sorted(found.items(), key=lambda group: _place(*group)))
+
+
+def with_options(experiment: Experiment, preset: str, record: Record) -> str:
+    """The preset, and the options that make the record's configuration of it."""
+    known = experiment.presets.get(preset)
+    options = [] if known is None else changed(record.config, plain(known))
+    return f"{preset} with {shlex.join(options)}" if options else preset
+
+
+def _place(key: tuple[str, str], group: tuple[Experiment, list[Record]]) -> tuple[int, int, bool]:
+    """Experiments and presets in their order, what has no other options first."""
+    experiment, records = group
+    preset, presets, names = records[0].preset, list(experiment.presets), list(EXPERIMENTS)
+    return (
+        names.index(key[0]) if key[0] in names else len(names),
+        presets.index(preset) if preset in presets else len(presets),
+        key[1] != preset,
+    )
 
 
 def missing(options: Options) -> str:
@@ -92,17 +113,17 @@ def compose(experiment: Experiment, preset: str, records: Sequence[Record], pape
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are they of "
-            f"this version? `neurocoder run {experiment.name} --preset {preset} --again` makes them anew"
+            f"this version? `{commands(experiment, records[0].preset, records)[0]} --again` makes them anew"
         ) from error
     return Chapter(
         experiment=experiment.name,
         title=experiment.title,
         preset=preset,
         origin=origin(records),
-        commands=commands(experiment, preset, records),
+        commands=commands(experiment, records[0].preset, records),
         sections=sections,
         pictures={
-            plot.name: draw(plot, f"{experiment.name}-{preset}-{plot.name}")
+            plot.name: draw(plot, f"{slug(experiment.name, preset)}-{plot.name}")
             for section in sections
             for plot in section.plots
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,7 @@ class Chapter:
     experiment: str
     title: str
     preset: str
+    """With the options that were given on top of it, if there were any."""
     origin: str
     """Of the records: how many, from which commit and hardware."""
     commands: Sequence[str]
@@ -52,3 +54,8 @@ class Chapter:
     sections: Sequence[Section]
     pictures: Mapping[str, Picture]
     """By the plot's name."""
+
+
+def slug(experiment: str, preset: str) -> str:
+    """For the names of files and of places in a page."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", f"{experiment} {preset}")

@@ -9,7 +9,7 @@ from html import escape
 
 from ..sections import Cell, Ours, Section, Table
 from .cells import LEGEND, numeric, ours, text
-from .chapter import Chapter, Picture
+from .chapter import Chapter, Picture, slug
 
 TITLE = "Neurocoder: results beside the paper's"
 LARGEST_VECTOR = 400_000
@@ -82,7 +82,7 @@ def figure(picture: Picture, caption: str) -> str:
 
 def anchor(chapter: Chapter, section: int | None = None) -> str:
     """The name of a place in the page."""
-    return "-".join([chapter.experiment, chapter.preset, *([] if section is None else [str(section + 1)])])
+    return slug(chapter.experiment, chapter.preset) + ("" if section is None else f"-{section + 1}")
 
 
 def contents(chapters: Sequence[Chapter]) -> Iterator[str]:
