@@ -210,12 +210,24 @@ def test_figures_are_the_same_bytes_every_time():
 def test_terminal_shows_markup_as_it_is(capsys):
     from rich.console import Console
 
-    Console(width=160).print(*text.chapter(CHAPTER), sep="\n")
+    wide = Console(width=160)
+    wide.print(*text.chapter(CHAPTER, wide), sep="\n")
     shown = capsys.readouterr().out
     assert "Error <b> & [co]" in shown
     assert "x < y [z]" in shown
     assert "7.20 ± 0.20 (6.70 to 7.70, n=3)" in shown
     assert "neurocoder run toy --seeds '0,1'" in shown
+
+
+def test_a_narrow_terminal_shows_numbers_whole_and_leaves_intervals_out(capsys):
+    from rich.console import Console
+
+    narrow = Console(width=80)
+    narrow.print(*text.chapter(CHAPTER, narrow), sep="\n")
+    shown = capsys.readouterr().out
+    assert "7.20 ± 0.20" in shown
+    assert "6.70" not in shown
+    assert "…" not in shown
 
 
 def test_commands_repeat_the_records():

@@ -22,7 +22,7 @@ from .provenance import changed, commands, environment, origin, runs
 from .results import Damaged, Record, plain
 
 PAPER = Path(__file__).with_name("paper.toml")
-PIPE_WIDTH = 160
+PIPE_WIDTH = 200
 """Columns for tables where no terminal says how many it has."""
 Groups = dict[tuple[str, str], tuple[Experiment, list[Record]]]
 """Records by the experiment's name and the preset, with the options that were given on top of it: runs of different
@@ -178,7 +178,7 @@ def main(options: Options) -> int:
     if not screen.is_terminal:
         screen.width = PIPE_WIDTH
     for chapter in chapters:
-        screen.print(*text.chapter(chapter), sep="\n")
+        screen.print(*text.chapter(chapter, screen), sep="\n")
     screen.print(LEGEND)
     screen.print(f"Written: {options.target / 'report.html'}; Markdown and figures beside it.", soft_wrap=True)
     return 0

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.rule import Rule
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ..sections import Table
-from .cells import numeric, text
+from ..sections import Ours, Table
+from .cells import numeric, ours, text
 from .chapter import Chapter
 
 
-def grid(table: Table) -> Grid:
-    """A table."""
+def grid(table: Table, intervals: bool = True) -> Grid:
+    """A table; without intervals it is narrower."""
     caption = Text(table.caption) if table.caption else None
     made = Grid(title=Text(table.title), caption=caption, title_justify="left", caption_justify="left")
     for column, heading in enumerate(table.headings):
         made.add_column(Text(heading), justify="right" if numeric(table, column) else "left", overflow="fold")
     for row in table.rows:
-        made.add_row(*(Text(text(cell)) for cell in row))
+        words = (text(cell) if intervals or not isinstance(cell, Ours) else ours(cell)[0] for cell in row)
+        made.add_row(*map(Text, words))
     return made
 
 
-def chapter(content: Chapter) -> Iterator[RenderableType]:
-    """What to print, piece by piece."""
+def fitting(table: Table, console: Console) -> Grid:
+    """Without intervals where the console is too narrow for them."""
+    whole, unbounded = grid(table), console.options.update(max_width=1000)
+    fits = console.measure(whole, options=unbounded).maximum <= console.width
+    return whole if fits else grid(table, intervals=False)
+
+
+def chapter(content: Chapter, console: Console) -> Iterator[RenderableType]:
+    """What to print on the console, piece by piece."""
     yield Rule(Text(f"{content.title}, preset {content.preset}"))
     yield Text(content.origin)
     yield from (Text(f"  {command}") for command in content.commands)
@@ -34,4 +42,4 @@ def chapter(content: Chapter) -> Iterator[RenderableType]:
         yield Text(f"\n{section.title}", style="bold")
         yield from (Text(paragraph) for paragraph in section.text)
         for table in section.tables:
-            yield from (Text(), grid(table))
+            yield from (Text(), fitting(table, console))
