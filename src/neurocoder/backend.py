@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .config import ProgramConfig
+from .kernels.rounding import power_of_two
 
 Backend = Literal["auto", "torch", "eager", "triton"]
 
@@ -56,12 +57,7 @@ def backend(name: Backend) -> Iterator[None]:
 def supports(program: ProgramConfig) -> bool:
     """Whether the Triton kernels take this configuration: beyond these sizes a program's state leaves the registers."""
     small = program.slots <= MAX_SLOTS and program.key_dim <= MAX_KEY and program.hidden <= MAX_HIDDEN
-    return small and _padded(program.components) * _padded(program.slots) <= MAX_MIX
-
-
-def _padded(size: int) -> int:
-    """The next power of two."""
-    return 1 << (size - 1).bit_length()
+    return small and power_of_two(program.components) * power_of_two(program.slots) <= MAX_MIX
 
 
 def _transformed() -> bool:

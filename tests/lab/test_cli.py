@@ -103,6 +103,20 @@ def test_names_of_variants_must_do_as_folders(capsys, monkeypatch, name):
     assert f"variants of lines:Lines must be of letters, digits, - and ., got {name!r}" in capsys.readouterr().err
 
 
+def test_an_experiment_of_our_name_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(Lines, "name", "digits")
+    assert run() == 2
+    assert "the name of lines:Lines must be another than ours, got 'digits'" in capsys.readouterr().err
+
+
+def test_demo_asks_for_the_images_first(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("NEUROCODER_DATA", str(tmp_path))
+    assert main(["demo", "--output", str(tmp_path / "demo")]) == 2
+    said = capsys.readouterr()
+    assert f"error: there is no MNIST in {tmp_path}" in said.err
+    assert said.out == ""
+
+
 def test_a_preset_without_seeds(capsys, monkeypatch):
     monkeypatch.setattr(Lines, "seeds", {"smoke": (0,)})
     assert run() == 2

@@ -110,6 +110,12 @@ def test_validation_errors_are_called_so():
     assert not any("test error" in text for text in section.text)
 
 
+def test_means_beside_a_fall_are_of_the_same_seeds():
+    some = [record for record in records() if (record.variant, record.seed) != ("J5", 2)]
+    text = " ".join(sections(some, PAPER)[0].text)
+    assert "At H=1 the error is 7.05% with J=1 and 6.05% with J=5 (1.00 points less; 95% interval" in text
+
+
 def test_findings_are_computed_from_the_records():
     text = " ".join(sections(records(), PAPER)[0].text)
     assert "5.90%, the linear classifier (7,000) one of 7.50%: 1.60 points less" in text

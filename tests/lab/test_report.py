@@ -305,14 +305,14 @@ def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
 
 
 def test_runs_of_different_configurations_are_not_compared(toy, tmp_path, capsys):
-    trial = [record(seed=seed, error=9.0, epochs=2) for seed in (2, 3)]
-    write(tmp_path, record(seed=0, error=5.0), record(seed=1, error=6.0), *trial)
+    trial = [record(seed=seed, error=9.0, epochs=2) for seed in (0, 1)]
+    write(tmp_path, *trial, record(seed=2, error=5.0), record(seed=3, error=6.0))
     report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
     page = (tmp_path / "out" / "toy.md").read_text()
     assert page.index("## Preset best\n") < page.index("## Preset best with --epochs 2\n")
     assert "5.50 ± 0.71" in page
     assert "9.00 ± 0.00" in page
-    assert "neurocoder run toy --preset best --seeds 2-3 --variants J5 --epochs 2" in page
+    assert "neurocoder run toy --preset best --seeds 0-1 --variants J5 --epochs 2" in page
     assert (tmp_path / "out" / "images" / "toy-best-with-epochs-2-curve.png").exists()
     assert 'id="toy-best-with-epochs-2"' in (tmp_path / "out" / "report.html").read_text()
 
@@ -323,14 +323,15 @@ def test_damaged_and_misplaced_records_are_warned_of_and_left_out(toy, tmp_path,
     (folder / "seed2.json").write_text('{"format": 1, "seed"')
     (folder / "seed3.json").write_text((folder / "seed0.json").read_text())
     (folder / "seed4.checkpoint.json").write_text("{}")
-    (folder / "seed5.json").write_text((folder / "seed0.json").read_text().replace('"epochs": 20, ', ""))
+    foreign = (folder / "seed0.json").read_text().replace('"seed": 0', '"seed": 5').replace('"epochs": 20, ', "")
+    (folder / "seed5.json").write_text(foreign)
     report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
     shown = capsys.readouterr()
     warnings = shown.err.splitlines()
     assert len(warnings) == 3
     assert "seed2.json is not a record" in warnings[0]
     assert "seed3.json says that it is toy/best/J5/seed0" in warnings[1]
-    assert "seed5.json" in warnings[2]
+    assert "seed5.json lacks epochs in its config" in warnings[2]
     assert "2 records" in shown.out
 
 

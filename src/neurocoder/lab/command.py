@@ -40,6 +40,7 @@ NUMBERS = {
 """What Python says of words that should have been numbers, and what was meant."""
 
 MOST_SEEDS = 10_000
+"""In one range, which is made in memory."""
 
 PARTS = ("name", "title", "Config", "presets", "seeds", "variants", "build", "sections")
 """Of an experiment."""
@@ -186,8 +187,6 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     experiment = load(arguments[0])
     if lacking := [part for part in PARTS if not getattr(experiment, part, None)]:
         raise ValueError(f"experiment {arguments[0]!r} must have {', '.join(PARTS)}, lacks {', '.join(lacking)}")
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", experiment.name):  # a folder
-        raise ValueError(f"the name of {arguments[0]} must be of letters, digits, _, - and ., got {experiment.name!r}")
     if experiment.name in EXPERIMENTS and arguments[0] not in EXPERIMENTS:
         raise ValueError(f"the name of {arguments[0]} must be another than ours, got {experiment.name!r}")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -198,9 +197,9 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     config = experiment.presets[preset]
     fields: list[Any] = [("run", Options), ("training", experiment.Config, config)]
     variants = experiment.variants(config)
-    for variant in variants:
-        if not re.fullmatch(r"[A-Za-z0-9.-]+", variant):  # a folder and a pattern's match
-            raise ValueError(f"variants of {arguments[0]} must be of letters, digits, - and ., got {variant!r}")
+    for name in (experiment.name, *variants):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):  # a folder and a pattern's match
+            raise ValueError(f"name and variants of {arguments[0]} must be of letters, digits, - and ., got {name!r}")
     about = f"{experiment.title}. Variants: {', '.join(variants)}."
     wish: Any = parse(dataclasses.make_dataclass("Wish", fields), arguments, f"run {arguments[0]}", about)
     return wish.run, experiment, wish.training

@@ -63,8 +63,9 @@ def gather(options: Options, warn: Callable[[str], None]) -> Groups:
     found: Groups = {}
     for experiment in experiments:
         order = {preset: place for place, preset in enumerate(experiment.presets)}
+        records: list[tuple[str, str, Record]] = []
         paths = [path for path in (options.output / experiment.name).glob("*/*/seed*.json") if path.stem[4:].isdigit()]
-        for path in sorted(paths, key=lambda p: (order.get(p.parts[-3], len(order)), p.parts[:-1], int(p.stem[4:]))):
+        for path in sorted(paths, key=lambda p: (p.parts[:-1], int(p.stem[4:]))):
             preset = path.parts[-3]
             if options.presets and preset not in options.presets:
                 continue
@@ -75,9 +76,11 @@ def gather(options: Options, warn: Callable[[str], None]) -> Groups:
             except (Damaged, OSError) as error:
                 warn(f"{error}; left out")
                 continue
-            label = with_options(experiment, preset, record)
+            records.append((preset, with_options(experiment, preset, record), record))
+        records.sort(key=lambda entry: (order.get(entry[0], len(order)), entry[0] != entry[1]))
+        for _, label, record in records:
             found.setdefault((experiment.name, label), (experiment, []))[1].append(record)
-    return dict(sorted(found.items(), key=lambda group: _place(*group)))
+    return found
 
 
 def with_options(experiment: Experiment, preset: str, record: Record) -> str:
@@ -85,17 +88,6 @@ def with_options(experiment: Experiment, preset: str, record: Record) -> str:
     known = experiment.presets.get(preset)
     options = [] if known is None else changed(record.config, plain(known))
     return f"{preset} with {shlex.join(options)}" if options else preset
-
-
-def _place(key: tuple[str, str], group: tuple[Experiment, list[Record]]) -> tuple[int, int, bool]:
-    """Experiments and presets in their order, what has no other options first."""
-    experiment, records = group
-    preset, presets, names = records[0].preset, list(experiment.presets), list(EXPERIMENTS)
-    return (
-        names.index(key[0]) if key[0] in names else len(names),
-        presets.index(preset) if preset in presets else len(presets),
-        key[1] != preset,
-    )
 
 
 def missing(options: Options) -> str:

@@ -13,6 +13,10 @@ FORMAT = 1
 _KINDS = {"seed": int, "config": dict, "parameters": dict, "metrics": dict, "history": list, "observations": dict}
 
 
+OWN = ("step", "loss")
+"""What each entry of a history has besides the metrics."""
+
+
 class Damaged(ValueError):
     """A file that is not what its name says."""
 
@@ -68,8 +72,11 @@ class Record:
             for name, kind in _KINDS.items():
                 if not isinstance(content[name], kind):
                     raise TypeError(f"{name} is not a {kind.__name__}")
-            _require_numbers(content, content["parameters"], content["metrics"], *content["history"])
-            if {"step", "loss", *content["metrics"]} != set(content["history"][-1]):
+            numbers = {"seconds": content["seconds"]}, content["parameters"], content["metrics"], *content["history"]
+            for name, value in (item for entry in numbers for item in entry.items()):
+                if not isinstance(value, int | float):
+                    raise TypeError(f"{name} is not a number")
+            if {*OWN, *content["metrics"]} != set(content["history"][-1]):
                 raise ValueError("metrics are not those of the last entry of history")
             return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
         except Damaged:
@@ -85,13 +92,6 @@ class Record:
         if says != (*source.parts[-4:-1], source.stem):
             raise Damaged(f"{source} says that it is {'/'.join(map(str, says))}")
         return record
-
-
-def _require_numbers(content: dict[str, Any], *entries: dict[str, Any]) -> None:
-    for entry in ({"seconds": content["seconds"]}, *entries):
-        for name, value in entry.items():
-            if not isinstance(value, int | float):
-                raise TypeError(f"{name} is not a number")
 
 
 def plain(config: Any) -> dict[str, Any]:

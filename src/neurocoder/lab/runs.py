@@ -18,9 +18,9 @@ from .checkpoints import Checkpoint
 from .experiments import load
 from .files import obstacle, set_aside
 from .graphs import GraphStepper
-from .results import Damaged, Record
+from .results import OWN, Damaged, Record
 from .stacked import Stacked
-from .training import OWN, Course, Guard, Learner, Report, Single, Stepper, Training, TrainingError
+from .training import Course, Guard, Learner, Report, Single, Stepper, Training, TrainingError
 
 Log = Callable[[str], None]
 

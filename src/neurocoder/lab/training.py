@@ -19,12 +19,10 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from .experiments import Task
+from .results import OWN
 
 AGREE_EVERY = 16
 """Steps after which several processes agree on whether to save or stop: to ask each time would slow them."""
-
-OWN = ("step", "loss")
-"""What each entry of a history has besides the metrics."""
 
 REPORT_EVERY = 0.5
 """Seconds."""
