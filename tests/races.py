@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import InterpretedFunction
 
-from neurocoder.kernels import branch
+from neurocoder.kernels import side_stream
 
 
 class Race(AssertionError):
@@ -45,9 +45,9 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.current, self.owners, self.touched, self.given_back, self.races = Stream(), {}, {}, {}, []
         cuda = SimpleNamespace(Stream=Stream, current_stream=lambda device: self.current, set_stream=self.go_to)
-        monkeypatch.setattr(branch, "torch", SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(branch, "recording", lambda tensor: True)
-        monkeypatch.setattr(branch, "_streams", {})
+        monkeypatch.setattr(side_stream, "torch", SimpleNamespace(cuda=cuda))
+        monkeypatch.setattr(side_stream, "recording", lambda tensor: True)
+        monkeypatch.setattr(side_stream, "_streams", {})
         run = InterpretedFunction.run
         monkeypatch.setattr(InterpretedFunction, "run", lambda *args, **options: self.launch(run, *args, **options))
 

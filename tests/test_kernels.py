@@ -90,10 +90,10 @@ def test_ties_take_the_gradient_of_the_torch_path():
     layer = nc.Linear(7, 3, program=small(steps=4), device=DEVICE)
     x = torch.randn(5, 7, device=DEVICE)
     found = {}
-    for path in ("torch", "eager", "triton"):
+    for path in ("torch", "cpu", "triton"):
         with nc.backend(path):
             found[path] = gradients(layer(x), layer, x.clone().requires_grad_())
-    for path in ("eager", "triton"):
+    for path in ("cpu", "triton"):
         for name, grad in found[path].items():
             torch.testing.assert_close(
                 grad, found["torch"][name], rtol=1e-3, atol=1e-5, msg=lambda m, n=name, p=path: f"{p} {n}: {m}"
@@ -151,7 +151,7 @@ def test_bfloat16_and_autocast():
         assert (y.float() - exact).norm() / exact.norm() < 0.1
 
 
-@pytest.mark.parametrize("path", ["eager", "triton"])
+@pytest.mark.parametrize("path", ["cpu", "triton"])
 def test_gradients_under_autocast_are_near_the_exact_ones(path):
     layer = randomised(nc.Linear(30, 20, program=small(), device=DEVICE), 0.3)
     x = torch.randn(64, 30, device=DEVICE, requires_grad=True)
@@ -265,7 +265,7 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize("path", ["eager", "triton"])
+@pytest.mark.parametrize("path", ["cpu", "triton"])
 @pytest.mark.parametrize("frozen", FROZEN)
 @pytest.mark.parametrize("residual", [True, "plain", False])
 def test_frozen_parameters_get_no_gradient_and_change_no_other(path, frozen, residual):
@@ -282,7 +282,7 @@ def test_frozen_parameters_get_no_gradient_and_change_no_other(path, frozen, res
         torch.testing.assert_close(grad, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("path", ["eager", "triton"])
+@pytest.mark.parametrize("path", ["cpu", "triton"])
 @pytest.mark.parametrize("slots", range(4, 12))
 @pytest.mark.parametrize("residual", [True, False])
 def test_padding_of_the_projection_reaches_no_gradient(monkeypatch, path, slots, residual):

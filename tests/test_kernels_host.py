@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from neurocoder.kernels.eager_attention import smallest
+from neurocoder.kernels.cpu_attention import smallest
 from neurocoder.kernels.rounding import aligned, cdiv, padded, power_of_two
 
 

@@ -46,7 +46,7 @@ def assert_same(layer, fast, slow, x):
         torch.testing.assert_close(grad, expected[name], rtol=0, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.fixture(params=["torch", "eager"])
+@pytest.fixture(params=["torch", "cpu"])
 def path(request):
     """Each test that asks for it runs through both paths that serve a CPU in float64."""
     with nc.backend(request.param):

@@ -179,7 +179,7 @@ def test_only_layers_that_need_it_use_the_data():
     assert [type(layer) for layer in model] == [nn.Linear, nn.Tanh, nn.Linear]
 
 
-class Branch(nn.Module):
+class SideStream(nn.Module):
     def __init__(self):
         super().__init__()
         self.used, self.idle = nn.Linear(3, 3), nn.Linear(3, 3)
@@ -206,22 +206,22 @@ def hooked():
             "data must be given: .*nc.restore",
         ),
         (
-            lambda: randomised(nc.recode(Branch(), "*", small())),
+            lambda: randomised(nc.recode(SideStream(), "*", small())),
             torch.randn(2, 3),
             "data must pass through every coded layer, but reached no input of 'idle'",
         ),
         (
-            lambda: randomised(nc.recode(Branch(), "used", small())),
+            lambda: randomised(nc.recode(SideStream(), "used", small())),
             torch.randn(0, 3),
             "reached no input of 'used'",
         ),
         (
-            lambda: randomised(nc.recode(Branch(), "used", small())),
+            lambda: randomised(nc.recode(SideStream(), "used", small())),
             torch.randn(2, 4),
             r"x must have shape \(\.\.\., 3\), got \(2, 4\)",
         ),
         (
-            lambda: randomised(nc.recode(Branch(), "used", small(), control_dim=2)),
+            lambda: randomised(nc.recode(SideStream(), "used", small(), control_dim=2)),
             torch.randn(2, 3),
             "control must be given",
         ),

@@ -2,31 +2,33 @@
 
 from . import functional, reference
 from .backend import backend
+from .base import CodedLayer
 from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from .checkpoint import CheckpointError, load, save
-from .coded import CodedLayer
+from .coded_linear import CodedLinear
 from .config import Config, HyperConfig, MixtureConfig, ProgramConfig, StoredProgramConfig
+from .control import control
 from .controller import ProgramController
 from .conv import Conv1d, Conv2d
-from .geometry import LinearGeometry
 from .linear import Linear
-from .losses import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
+from .losses import auxiliary_loss, orthogonal_loss
 from .memory import ProgramMemory
+from .parameters import count_parameters, parameter_groups
 from .program import ProgramLayer, Programs
 from .surgery import Plan, plan, recode, register, restore
-from .trace import Recording, control, record
+from .trace import Recording, record
 from .version import __version__
 
 __all__ = [
     "CheckpointError",
     "CodedLayer",
+    "CodedLinear",
     "Config",
     "Conv1d",
     "Conv2d",
     "HyperConfig",
     "HyperLinear",
     "Linear",
-    "LinearGeometry",
     "MixtureConfig",
     "MixtureLinear",
     "Plan",

@@ -2,7 +2,7 @@
 
 - "torch": the operations of `neurocoder.functional` under autograd. Works everywhere: `torch.func`, any dtype, double
   backward, CPU `torch.compile`.
-- "eager": the whole linear layer as one autograd function with a backward written by hand, in eager mode. Other layers
+- "cpu": the whole linear layer as one autograd function with a backward written by hand, in eager mode. Other layers
   and modes go by "torch".
 - "triton": fused GPU kernels, in eager mode and compiled.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from .config import ProgramConfig
 from .kernels.rounding import power_of_two
 
-Backend = Literal["auto", "torch", "eager", "triton"]
+Backend = Literal["auto", "torch", "cpu", "triton"]
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
@@ -43,8 +43,8 @@ def backend(name: Backend) -> Iterator[None]:
     Where activation checkpointing computes the forward again, the backward has to run inside the block too.
     """
     global _chosen
-    if name not in ("auto", "torch", "eager", "triton"):
-        raise ValueError(f"backend must be 'auto', 'torch', 'eager' or 'triton', got {name!r}")
+    if name not in ("auto", "torch", "cpu", "triton"):
+        raise ValueError(f"backend must be 'auto', 'torch', 'cpu' or 'triton', got {name!r}")
     if name == "triton" and not _HAS_TRITON:
         raise ValueError("backend 'triton' needs the triton package, which is not installed")
     before, _chosen = _chosen, name
@@ -76,7 +76,7 @@ def choose(tensor: Tensor, program: ProgramConfig) -> Backend:
     if _transformed() or tensor.is_meta:
         return "torch"
     fused = tensor.is_cuda and tensor.dtype != torch.float64 and _HAS_TRITON and supports(program)
-    return "triton" if fused else "eager"
+    return "triton" if fused else "cpu"
 
 
 def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:

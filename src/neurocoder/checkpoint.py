@@ -18,10 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .coded import CodedLayer
+from .base import CodedLayer
+from .compiled import uncompiled
 from .config import Config
-from .modules import Model, modules_by_name, require_module, uncompiled
 from .surgery import coded_type_for, config_kinds, swap
+from .targets import Model, modules_by_name, require_module
 from .version import __version__
 
 FORMAT = 1

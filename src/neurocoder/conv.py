@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as tnf
 
-from .coded import require_floating, require_plain, require_size
+from .base import require_floating, require_plain, require_size
 from .config import ProgramConfig, whole
 from .program import ProgramLayer
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from . import functional as F
 from .config import ProgramConfig
 from .controller import ProgramController
-from .exactness import exact
 from .memory import ProgramMemory
+from .precision import full_precision
 
 _GATE_BIAS = -1.0
 """Gates start leaning to the least-used slots."""
@@ -72,7 +72,7 @@ def constant_program(memory: ProgramMemory, controller: ProgramController) -> tu
     Worked out in at least float32, on the slots' device.
     """
     dtype = torch.promote_types(memory.U.dtype, torch.float32)
-    with exact(memory.U.device):
+    with full_precision(memory.U.device):
         memory, controller = copy.deepcopy(memory).to(dtype), copy.deepcopy(controller).to(dtype)
         control = memory.U.new_zeros(1, controller.input.in_features)
         u, v, s = controller.attend(controller.input(control), memory.keys()).weight.flatten(2, 3)

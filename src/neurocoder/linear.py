@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from .backend import choose, product_dtype
+from .coded_linear import CodedLinear
 from .config import ProgramConfig
-from .geometry import LinearGeometry
 from .kernels.layer import ProgramLinear
 from .program import ProgramLayer
 
 
-class Linear(LinearGeometry, ProgramLayer):
+class Linear(CodedLinear, ProgramLayer):
     """`nn.Linear` whose weight is composed for each input: (..., in_features) -> (..., out_features).
 
     Args:
@@ -36,7 +36,7 @@ class Linear(LinearGeometry, ProgramLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
-            self.set_geometry(in_features, out_features),
+            self.set_sizes(in_features, out_features),
             self.in_features,
             bias=bias,
             program=program,

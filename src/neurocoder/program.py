@@ -12,11 +12,11 @@ from torch.nn.functional import linear
 from . import functional as F
 from . import initialisation
 from .backend import choose
-from .coded import CodedLayer
+from .base import CodedLayer
 from .config import ProgramConfig
 from .controller import ProgramController
-from .exactness import exact
 from .memory import ProgramMemory
+from .precision import full_precision
 
 
 class Programs(NamedTuple):
@@ -88,7 +88,7 @@ class ProgramLayer(CodedLayer):
         if self.memory.U.is_meta:
             return
         d_out, d_in = len(self.memory.V.T), len(self.memory.U.T)
-        with exact(self.memory.U.device):
+        with full_precision(self.memory.U.device):
             memory, controller = initialisation.start(
                 d_in, d_out, self.controller.input.in_features, self.config, self.pooled_control
             )

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .base import CodedLayer, coded_layers
 from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
-from .coded import CodedLayer, coded_layers
+from .compiled import run_uncompiled, uncompiled
 from .config import Config
 from .conv import Conv1d, Conv2d
 from .linear import Linear
-from .modules import Model, Targets, modules_by_name, require_module, select, uncompiled
-from .trace import eager
+from .targets import Model, Targets, modules_by_name, require_module, select
 
 _registry: dict[tuple[type[nn.Module], type[Config]], type[CodedLayer]] = {}
 
@@ -314,7 +314,7 @@ def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) ->
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        with torch.no_grad(), eager():
+        with torch.no_grad(), run_uncompiled():
             model(*data) if isinstance(data, tuple) else model(data)
     finally:
         for handle in handles:

@@ -1,17 +1,15 @@
-"""Looking into a model while it runs, and steering it: `record` and `control`."""
+"""Looking into a model while it runs: `record`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .coded import coded_layers
-from .modules import require_module
+from .compiled import run_uncompiled
 from .program import ProgramLayer, Programs
+from .targets import require_module
 
 
 class Recording(Mapping[str, Programs]):
@@ -69,7 +67,7 @@ def record(model: nn.Module) -> Iterator[Recording]:
     try:
         for layer, names in names_of.items():
             layer.recorded = calls[names[0]]
-        with eager():
+        with run_uncompiled():
             yield Recording(calls, first_names)
     finally:
         for layer, recorded in before.items():
@@ -79,40 +77,3 @@ def record(model: nn.Module) -> Iterator[Recording]:
 def _plain_name(name: str) -> str:
     """The name that the layer has in the model before `torch.compile` wrapped it."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
-
-
-@contextmanager
-def eager() -> Iterator[None]:
-    """Run compiled code uncompiled: hooks and recorded lists would make it compile anew at every call."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and importing it takes seconds
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-@contextmanager
-def control(model: nn.Module, z: Tensor) -> Iterator[None]:
-    """Steer by `z (..., control_dim)` the layers of the model that were built with `control_dim`.
-
-    Where activation checkpointing computes the forward again, the backward has to run inside the block too.
-    """
-    require_module("model", model)
-    if not isinstance(z, Tensor) or not z.is_floating_point():
-        raise ValueError(f"control must be a floating-point tensor, got {z.dtype if isinstance(z, Tensor) else z!r}")
-    layers = [layer for layer in coded_layers(model).values() if layer.control_dim is not None]
-    if not layers:
-        raise ValueError(
-            "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"
-        )
-    for layer in layers:
-        if z.dim() == 0 or z.shape[-1] != layer.control_dim:
-            raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
-    before = [layer.ambient_control for layer in layers]
-    try:
-        for layer in layers:
-            layer.set_ambient_control(z)
-        yield
-    finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.set_ambient_control(value)

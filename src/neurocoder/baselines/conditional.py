@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import initialisation
+from ..coded_linear import CodedLinear
 from ..config import Config
-from ..exactness import exact
-from ..geometry import LinearGeometry
+from ..precision import full_precision
 
 
 class Options(TypedDict, total=False):
@@ -24,7 +24,7 @@ class Options(TypedDict, total=False):
     dtype: torch.dtype | None
 
 
-class ConditionalLinear(LinearGeometry):
+class ConditionalLinear(CodedLinear):
     """`y = x W(c)^T + bias` with a weight `W` (d_out, d_in) that is linear in the code `c` (C,) of the input.
 
     A subclass makes its parameters in `build`, gives them values in `start` and `start_from`, and says what the code of
@@ -42,7 +42,7 @@ class ConditionalLinear(LinearGeometry):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        shape = self.set_geometry(in_features, out_features)
+        shape = self.set_sizes(in_features, out_features)
         super().__init__(config, shape, control_dim, bias=bias, dtype=dtype)
         # Built without values, so that all random numbers are drawn in one place, whatever the dtype and device.
         self.build({"device": "meta", "dtype": dtype})
@@ -83,7 +83,7 @@ class ConditionalLinear(LinearGeometry):
         """Starting values, drawn in float32 on the CPU; nothing on the meta device."""
         if self.prototype.is_meta:
             return
-        with exact(self.prototype.device):
+        with full_precision(self.prototype.device):
             self.start()
             if self.bias is not None:
                 self.bias.copy_(initialisation.plain_weight((self.out_features, 1))[:, 0] / math.sqrt(self.in_features))
@@ -108,7 +108,7 @@ class ConditionalLinear(LinearGeometry):
     def constant_weight(self) -> Tensor | None:
         if torch.count_nonzero(self.reader().weight):
             return None
-        with exact(self.prototype.device):
+        with full_precision(self.prototype.device):
             return self.weight_of(self.code(self.prototype.new_zeros(1, self.control_width))[0])
 
     def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:

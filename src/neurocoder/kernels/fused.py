@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .branch import Branch
 from .fused_execution import execute, execute_backward, prepare, prepare_backward, project, right_backward
 from .gradients import Gradients
 from .rounding import cdiv, power_of_two
+from .side_stream import SideStream
 from .sizes import LSTM_PROGRAMS, ONE_STEP_BACKWARD, PROGRAMS, Sizes, sizes_of
 from .triton_attention import attention_backward_kernel, attention_forward_kernel
 from .triton_layer import sum_shares_kernel
@@ -124,8 +124,8 @@ def backward(
     gate_bias: Tensor | None,
     saved: list[Tensor],
     sizes: Sizes,
-    branch: Branch,
-    sums: Branch,
+    branch: SideStream,
+    sums: SideStream,
 ) -> Gradients:
     """The gradients: that of the projection on the main path, that of the signal in one branch, all others in the
     other.

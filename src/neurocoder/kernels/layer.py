@@ -17,14 +17,14 @@ from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
 from ..config import ProgramConfig
-from . import eager
-from .branch import Branch, on_device_of
+from . import cpu
+from .side_stream import SideStream, on_device_of
 
 
 def core_of(fused: bool) -> Any:
     """The module with the composition core: Triton kernels, or torch operations."""
     if not fused:
-        return eager
+        return cpu
     from . import fused as kernels
 
     return kernels
@@ -66,7 +66,7 @@ class ProgramLinear(torch.autograd.Function):
         core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
         with _without_autocast(x), on_device_of(x), BelowAutograd():
             x = x.to(dtype)
-            plain, branch = None, Branch(x)
+            plain, branch = None, SideStream(x)
             with branch:
                 networks = (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias)
                 slots, networks = _to((left, right, values), full), _to(networks, full)
@@ -144,7 +144,7 @@ def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]
     scaled = torch.empty_like(grad) if gated else None
     of_plain = grad if scaled is None else scaled  # the gradient of `x R`
     wants_memory = any(ctx.needs_input_grad[4:20])
-    branch, sums = Branch(grad), Branch(grad, 1)
+    branch, sums = SideStream(grad), SideStream(grad, 1)
     grad_right = grad_bias = None
     with branch:
         if wants_memory or ctx.needs_input_grad[21]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from . import fused
-from .branch import Branch, on_device_of
 from .fused_execution import pack
+from .side_stream import SideStream, on_device_of
 from .sizes import Sizes
 
 
@@ -71,7 +71,7 @@ def compose_backward(
     sharpness: float,
 ) -> list[Tensor]:
     """`fused.backward`."""
-    branch, sums = Branch(projected), Branch(projected, 1)
+    branch, sums = SideStream(projected), SideStream(projected, 1)
     found = fused.backward(
         None if grad_coefficients is None else grad_coefficients.unsqueeze(0),
         None if grad_scale is None else grad_scale.unsqueeze(0),

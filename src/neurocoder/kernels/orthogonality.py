@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .branch import WIDTH, Branch, on_device_of
 from .rounding import aligned, cdiv, padded
+from .side_stream import WIDTH, SideStream, on_device_of
 from .triton_orthogonality import distance_kernel, gram_kernel
 
 _TILE = 4096
@@ -28,7 +28,7 @@ class OrthogonalLoss(torch.autograd.Function):
         ctx.sizes = [aligned(tensor.numel()) for tensor in slots]  # each begins where vectors of four may
         gradients = slots[0].new_empty(sum(ctx.sizes))
         ctx.shapes = [tensor.shape for tensor in slots]
-        branches = [Branch(slots[0], number) for number in range(WIDTH)]
+        branches = [SideStream(slots[0], number) for number in range(WIDTH)]
         parts = _parts(ctx, gradients)
         with on_device_of(slots[0]):
             for index, weight in enumerate(weights):

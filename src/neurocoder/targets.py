@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from .coded import CodedLayer
+from .base import CodedLayer
 
 Model = TypeVar("Model", bound=nn.Module)
 """A user's model, whose type surgery keeps."""
@@ -22,11 +22,6 @@ def require_module(name: str, value: Any) -> None:
     """Require an instance of `nn.Module`."""
     if not isinstance(value, nn.Module):
         raise ValueError(f"{name} must be an nn.Module, got {value!r}")
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The model that `torch.compile` wrapped, or the model itself."""
-    return getattr(model, "_orig_mod", model)
 
 
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:

@@ -66,9 +66,9 @@ def test_no_races_in_the_orthogonal_losses(watch):
 @pytest.mark.parametrize("method", ["join", "await_mark", "keep"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_missing_wait_is_found(monkeypatch, watch, method, steps):
-    from neurocoder.kernels.branch import Branch
+    from neurocoder.kernels.side_stream import SideStream
     from races import Race
 
-    monkeypatch.setattr(Branch, method, lambda *args: None)
+    monkeypatch.setattr(SideStream, method, lambda *args: None)
     with pytest.raises(Race):
         forward_and_backward(watch, randomised(nc.Linear(7, 5, program=small(steps=steps))))

@@ -1,4 +1,4 @@
-"""Where values must be exact: starting values, and the weights that surgery works out."""
+"""Full precision where values must be exact: starting values, and the weights that surgery computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def exact(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> Iterator[None]:
     """No gradients, and no autocast on the CPU or this device.
 
     Autocast would round, and keep the first rounded copy of a parameter whose values are still being chosen.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import Config, whole
-from .exactness import exact
+from .precision import full_precision
 
 
 class ComposedWeight:
@@ -137,7 +137,7 @@ class CodedLayer(nn.Module):
         """
         layer = cls.like(plain, config, control_dim=control_dim)
         if not plain.weight.is_meta:
-            with exact(plain.weight.device):
+            with full_precision(plain.weight.device):
                 layer.start_from(plain.weight)
                 if layer.bias is not None:
                     layer.bias.copy_(plain.bias)

@@ -31,7 +31,7 @@ def recording(tensor: Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-class Branch:
+class SideStream:
     """Each `with` block begins after all work so far; `join` makes the main path wait for the blocks.
 
     Tensors that a block reads or makes have to live until then, since memory is reused in the order of one stream:

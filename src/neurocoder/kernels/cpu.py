@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..config import ProgramConfig
-from .branch import Branch
-from .eager_attention import attend, attend_backward
-from .eager_lstm import lstm_backward, lstm_forward
+from .cpu_attention import attend, attend_backward
+from .cpu_lstm import lstm_backward, lstm_forward
 from .gradients import Gradients
+from .side_stream import SideStream
 
 aten = torch.ops.aten
 
@@ -161,8 +161,8 @@ def backward(
     gate_bias: Tensor | None,
     saved: Sequence[Tensor],
     program: ProgramConfig,
-    branch: Branch,
-    sums: Branch,
+    branch: SideStream,
+    sums: SideStream,
 ) -> Gradients:
     """The arguments are those of `fused.backward`, whose form without mix and whose branches this core does not
     have."""

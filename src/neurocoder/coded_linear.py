@@ -8,16 +8,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from .coded import CodedLayer, require_floating, require_plain, require_size
+from .base import CodedLayer, require_floating, require_plain, require_size
 
 
-class LinearGeometry(CodedLayer):
+class CodedLinear(CodedLayer):
     """Maps (..., in_features) to (..., out_features); built as `cls(in_features, out_features, bias, config, ...)`."""
 
     in_features: int
     out_features: int
 
-    def set_geometry(self, in_features: int, out_features: int) -> tuple[int, int]:
+    def set_sizes(self, in_features: int, out_features: int) -> tuple[int, int]:
         """Keep and check the sizes; returns the shape of the plain weight."""
         self.in_features = require_size(type(self).__name__, "in_features", in_features)
         self.out_features = require_size(type(self).__name__, "out_features", out_features)

@@ -1,0 +1,38 @@
+"""Steering the layers of a model by another tensor: `control`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from .base import coded_layers
+from .targets import require_module
+
+
+@contextmanager
+def control(model: nn.Module, z: Tensor) -> Iterator[None]:
+    """Steer by `z (..., control_dim)` the layers of the model that were built with `control_dim`.
+
+    Where activation checkpointing computes the forward again, the backward has to run inside the block too.
+    """
+    require_module("model", model)
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        raise ValueError(f"control must be a floating-point tensor, got {z.dtype if isinstance(z, Tensor) else z!r}")
+    layers = [layer for layer in coded_layers(model).values() if layer.control_dim is not None]
+    if not layers:
+        raise ValueError(
+            "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"
+        )
+    for layer in layers:
+        if z.dim() == 0 or z.shape[-1] != layer.control_dim:
+            raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
+    before = [layer.ambient_control for layer in layers]
+    try:
+        for layer in layers:
+            layer.set_ambient_control(z)
+        yield
+    finally:
+        for layer, value in zip(layers, before, strict=True):
+            layer.set_ambient_control(value)
