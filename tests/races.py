@@ -46,7 +46,7 @@ class Watch(TorchDispatchMode):
         self.current, self.owners, self.touched, self.given_back, self.races = Stream(), {}, {}, {}, []
         cuda = SimpleNamespace(Stream=Stream, current_stream=lambda device: self.current, set_stream=self.go_to)
         monkeypatch.setattr(side_stream, "torch", SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(side_stream, "recording", lambda tensor: True)
+        monkeypatch.setattr(side_stream, "capturing", lambda tensor: True)
         monkeypatch.setattr(side_stream, "_streams", {})
         run = InterpretedFunction.run
         monkeypatch.setattr(InterpretedFunction, "run", lambda *args, **options: self.launch(run, *args, **options))

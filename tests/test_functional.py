@@ -35,11 +35,11 @@ def test_two_slots_two_steps_by_hand():
         layer.memory.V.copy_(torch.tensor([[1.0], [3.0]]))
         layer.memory.S.copy_(torch.tensor([[0.5], [-0.5]]))
         # The key of a slot is the slot: U +2, -1; V +1, +3; S +0.5, -0.5.
-        for key in (layer.memory.key_u, layer.memory.key_v, layer.memory.key_s):
-            key.weight.fill_(1.0)
-        layer.controller.signal.bias[:3].fill_(1.0)  # one query for each of u, v, s
-        layer.controller.signal.bias[3:].fill_(math.log(3))  # gates: sigmoid(log 3) = 3/4
-        layer.controller.integration.bias.fill_(0.0)  # gate 1/2
+        for weight in (layer.memory.key_u_weight, layer.memory.key_v_weight, layer.memory.key_s_weight):
+            weight.fill_(1.0)
+        layer.controller.signal_bias[:3].fill_(1.0)  # one query for each of u, v, s
+        layer.controller.signal_bias[3:].fill_(math.log(3))  # gates: sigmoid(log 3) = 3/4
+        layer.controller.integration_bias.fill_(0.0)  # gate 1/2
         layer.R.fill_(4.0)
         layer.bias.fill_(0.25)
 

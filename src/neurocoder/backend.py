@@ -1,10 +1,10 @@
-"""Which code composes the programs. The result is the same; a user need not choose.
+"""Which implementation composes the programs. The result is the same; a user need not choose.
 
-- "torch": the operations of `neurocoder.functional` under autograd. Works everywhere: `torch.func`, any dtype, double
-  backward, CPU `torch.compile`.
-- "cpu": the whole linear layer as one autograd function with a backward written by hand, in eager mode. Other layers
-  and modes go by "torch".
+- "torch": the modules `memory` and `controller` under autograd, over the operations of `neurocoder.functional`. Works
+  everywhere: hooks, subclasses, `torch.func`, any dtype, double backward, CPU `torch.compile`.
+- "cpu": forward and backward written by hand, on a CPU in eager mode.
 - "triton": fused GPU kernels, in eager mode and compiled.
+- "reference": the literal equations of `neurocoder.reference`, one input at a time, to check the others by.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from contextvars import ContextVar
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from torch import Tensor
 from .config import ProgramConfig
 from .kernels.rounding import power_of_two
 
-Backend = Literal["auto", "torch", "cpu", "triton"]
+Implementation = Literal["torch", "cpu", "triton", "reference"]
+Backend = Literal["auto", Implementation]
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
@@ -30,28 +32,43 @@ their width: its work grows as the square of that."""
 _HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 """The kernels need float32 products in three passes, which Triton has for NVIDIA's GPUs alone."""
 
-_chosen: Backend = "auto"
+_chosen: ContextVar[Backend] = ContextVar("neurocoder_backend", default="auto")
+_open: list[Backend] = []
+"""The blocks that are open now, in any thread."""
+_last_chosen: Backend = "auto"
+"""The last of them, for compiled code, which cannot read context variables. Results do not depend on it."""
 
 
 @contextmanager
 def backend(name: Backend) -> Iterator[None]:
-    """Insist on one path inside the block; "auto" leaves the choice to the library.
+    """Insist on one implementation inside the block; "auto" leaves the choice to the library.
 
         with nc.backend("torch"):
             y = model(x)
 
-    Where activation checkpointing computes the forward again, the backward has to run inside the block too.
+    The choice holds in the thread or asyncio task that runs the block. Where activation checkpointing computes the
+    forward again, the backward has to run inside the block too. Layers whose memory or controller has hooks, is a
+    subclass or is parametrized go by "torch" all the same.
     """
-    global _chosen
-    if name not in ("auto", "torch", "cpu", "triton"):
-        raise ValueError(f"backend must be 'auto', 'torch', 'cpu' or 'triton', got {name!r}")
+    global _last_chosen
+    if name not in ("auto", *get_args(Implementation)):
+        raise ValueError(f"backend must be 'auto', 'torch', 'cpu', 'triton' or 'reference', got {name!r}")
     if name == "triton" and not _HAS_TRITON:
         raise ValueError("backend 'triton' needs the triton package, which is not installed")
-    before, _chosen = _chosen, name
+    token = _chosen.set(name)
+    _open.append(name)
+    _last_chosen = name
     try:
         yield
     finally:
-        _chosen = before
+        _chosen.reset(token)
+        _open.remove(name)
+        _last_chosen = _open[-1] if _open else "auto"
+
+
+def chosen() -> Backend:
+    """What `backend` insists on, here and now."""
+    return _last_chosen if torch.compiler.is_compiling() else _chosen.get()
 
 
 def supports(program: ProgramConfig) -> bool:
@@ -60,42 +77,45 @@ def supports(program: ProgramConfig) -> bool:
     return small and power_of_two(program.components) * power_of_two(program.slots) <= MAX_MIX
 
 
-def _transformed() -> bool:
+def is_traced() -> bool:
+    """Whether operations are recorded one by one now, rather than run: an autograd function would hide them."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _is_transformed() -> bool:
     """Whether `torch.func` or forward-mode differentiation is at work, which sees through torch operations only."""
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
-def choose(tensor: Tensor, program: ProgramConfig) -> Backend:
-    """The fastest path that serves a layer whose parameters are like this tensor."""
-    if _chosen == "triton" and not supports(program):
+def choose(tensor: Tensor, x: Tensor, program: ProgramConfig) -> Implementation:
+    """The implementation for a layer whose parameters are like this tensor, on input x."""
+    name = chosen()
+    if name == "torch" or name == "reference":
+        return name
+    if name == "triton" and not supports(program):
         raise ValueError(f"backend 'triton' takes {_LIMITS}, got {program}")
-    if _chosen == "triton" and tensor.dtype == torch.float64:
+    if name == "triton" and tensor.dtype == torch.float64:
         raise ValueError("backend 'triton' takes float32 and narrower types, got a layer in float64")
-    if _chosen != "auto":
-        return _chosen
-    if _transformed() or tensor.is_meta:
+    if _is_transformed() or tensor.is_meta or x.is_meta or product_dtype(x, tensor) is None:
         return "torch"
     fused = tensor.is_cuda and tensor.dtype != torch.float64 and _HAS_TRITON and supports(program)
-    return "triton" if fused else "cpu"
+    if name == "triton" or (name == "auto" and fused):
+        return "triton"
+    return "torch" if is_traced() or (name == "auto" and tensor.device.type != "cpu") else "cpu"
 
 
 def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
     """Whether the Triton kernels compute the orthogonal loss of M_U (P, d_in) and M_V (P, d_out)."""
-    if _chosen not in ("auto", "triton") or not _HAS_TRITON or torch.compiler.is_compiling():
+    name = chosen()
+    if name not in ("auto", "triton") or not _HAS_TRITON or torch.compiler.is_compiling():
         return False
     slots, width = MAX_ORTHOGONAL
     small = len(left) <= slots and max(left.shape[1], right.shape[1]) <= width
-    return small and left.dtype != torch.float64 and not _transformed() and (left.is_cuda or _chosen == "triton")
+    return small and left.dtype != torch.float64 and not _is_transformed() and (left.is_cuda or name == "triton")
 
 
 def product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
-    """In which dtype a linear layer multiplies as one autograd function; None where it cannot run as one.
-
-    That is autocast's where it is on. While a graph is traced, torch sees the operations one by one.
-    """
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0
-    if traced or x.is_meta:
-        return None
+    """In which dtype a layer multiplies: autocast's where it is on; None where input and parameters do not fit."""
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype if x.dtype == parameter.dtype else None

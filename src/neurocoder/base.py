@@ -7,7 +7,9 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from . import ambient
 from .config import Config, whole
 from .precision import full_precision
 
@@ -16,24 +18,51 @@ class ComposedWeight:
     """Stands where a plain layer has its `weight`: it has a shape, a dtype and a device, but no values of its own.
 
     Modules that only look at `child.weight.dtype` work. `nn.TransformerEncoderLayer` sees `__torch_function__` and
-    leaves its fast path, which would multiply by the weight. Any other use in a torch function is an error.
+    leaves its fast path, which would multiply by the weight. Any other use is an error that says what to do.
     """
 
     def __init__(self, layer: CodedLayer) -> None:
         tensor = layer.prototype
         self.shape = torch.Size(layer.weight_shape)
         self.dtype, self.device, self.requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
-        self._owner = type(layer).__name__
+        self._owner = f"layer {layer.name!r}" if layer.name else f"this {type(layer).__name__}"
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """The shape of the plain layer's weight, or one dimension of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """The number of dimensions of the plain layer's weight."""
+        return len(self.shape)
+
+    ndim = property(dim)
+
+    def numel(self) -> int:
+        """The number of values that one weight has."""
+        return self.shape.numel()
 
     def __repr__(self) -> str:
         return f"ComposedWeight(of={self._owner}, shape={tuple(self.shape)}, dtype={self.dtype})"
 
+    def _refusal(self, use: str) -> str:
+        return (
+            f"{use} needs the weight of {self._owner}, which is composed for each input: call the layer itself, take "
+            "layer.materialize(x) for the weights of some inputs, or nc.restore it to a plain layer first"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(self._refusal(f".{name}"))
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise TypeError(
-            f"{getattr(func, '__name__', func)} was given the weight of a coded layer, which is composed for each "
-            "input: call the layer itself, or take layer.materialize(x)"
-        )
+        found = next(value for value in tree_leaves((args, kwargs)) if isinstance(value, cls))
+        raise TypeError(found._refusal(getattr(func, "__name__", str(func))))
+
+    def _arithmetic(self, *_: Any) -> NoReturn:
+        raise TypeError(self._refusal("arithmetic"))
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __rmatmul__ = _arithmetic
+    __neg__ = __getitem__ = _arithmetic
 
 
 class CodedLayer(nn.Module):
@@ -51,6 +80,8 @@ class CodedLayer(nn.Module):
     undecayed: ClassVar[tuple[str, ...]] = ()
     """Attributes whose parameters an optimiser should not decay, besides biases."""
 
+    name: str = ""
+    """The layer's name in the model, where surgery put it there; for messages."""
     config: Config
     weight_shape: tuple[int, ...]
     control_dim: int | None
@@ -77,16 +108,12 @@ class CodedLayer(nn.Module):
             raise ValueError(f"{name}: dtype must be a floating-point dtype, got {dtype!r}")
         self.config, self.weight_shape = config, weight_shape
         self.control_dim = None if control_dim is None else require_size(name, "control_dim", control_dim)
-        self.ambient_control: Tensor | None = None
+        self.ambient_control: Any = None  # see `ambient`
         self.recorded: list[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: all but what `nc.control` and `nc.record` set for the time being."""
         return {**super().__getstate__(), "ambient_control": None, "recorded": None}
-
-    def set_ambient_control(self, control: Tensor | None) -> None:
-        """The control of `nc.control`; past `nn.Module`, which would make a learned one a parameter of this layer."""
-        object.__setattr__(self, "ambient_control", control)
 
     @property
     def prototype(self) -> Tensor:
@@ -171,7 +198,7 @@ class CodedLayer(nn.Module):
     def resolve_control(self, control: Tensor | None) -> Tensor | None:
         """The control to read: the argument, or that of `nc.control`, or None for the layer's own input."""
         if control is None:
-            control = self.ambient_control
+            control = ambient.current(self)
         name = type(self).__name__
         if control is not None:
             require_floating("control", control)
@@ -225,6 +252,9 @@ def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
     seen: set[int] = set()
     for module in modules:
         for name, child in module.named_modules():
+            if hasattr(child, "original_module") and hasattr(child, "modules_to_save"):
+                # PEFT's wrapper trains a copy and keeps the original, which is not called, beside it.
+                seen.update(map(id, child.original_module.modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
                 found[name if name not in found else f"{name}#{len(found)}"] = child

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from . import ambient
 from .base import coded_layers
 from .targets import require_module
 
@@ -15,7 +16,9 @@ from .targets import require_module
 def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     """Steer by `z (..., control_dim)` the layers of the model that were built with `control_dim`.
 
-    Where activation checkpointing computes the forward again, the backward has to run inside the block too.
+    The control holds in the thread or asyncio task that runs the block. Compiled code cannot tell threads apart: it
+    takes the control of whichever thread has a block open, and raises an error where several have. Where activation
+    checkpointing computes the forward again, the backward has to run inside the block too.
     """
     require_module("model", model)
     if not isinstance(z, Tensor) or not z.is_floating_point():
@@ -28,11 +31,8 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     for layer in layers:
         if z.dim() == 0 or z.shape[-1] != layer.control_dim:
             raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
-    before = [layer.ambient_control for layer in layers]
+    entered = ambient.enter(layers, z)
     try:
-        for layer in layers:
-            layer.set_ambient_control(z)
         yield
     finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.set_ambient_control(value)
+        ambient.leave(entered)

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from . import functional as F
 from .config import ProgramConfig
+from .memory import affine
 
 
 class Attention(NamedTuple):
@@ -22,7 +24,15 @@ class Attention(NamedTuple):
 
 class ProgramController(nn.Module):
     """Composition network `f_theta` (one LSTM for u, v and s, read out as queries and gates) and, with a gated
-    residual, integration network `f_phi`. Both read the control `z`, which is the layer's input by default."""
+    residual, integration network `f_phi`. Both read the control `z`, which is the layer's input by default.
+
+    Its layer calls `controller(z, keys)`, unless a kernel serves it. A hook, a subclass or a parametrization of the
+    controller rules kernels out, so that it is always honoured.
+    """
+
+    recurrent_weight: nn.Parameter | None
+    integration_weight: nn.Parameter | None
+    integration_bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -33,43 +43,51 @@ class ProgramController(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.program = program
+        self.program, self.control_dim = program, control_dim
         hidden, reads = program.hidden, 3 * program.heads
-        # With J = 1 the recurrent weight would only ever meet h_0 = 0.
-        recurrent = program.steps > 1
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.input = nn.Linear(control_dim, 4 * hidden, **options)
-        self.recurrent = nn.Linear(hidden, 4 * hidden, bias=False, **options) if recurrent else None
-        self.signal = nn.Linear(hidden, reads * (program.key_dim + program.slots), **options)
-        self.integration = nn.Linear(control_dim, 1, **options) if program.residual is True else None
+        self.input_weight, self.input_bias = affine(control_dim, 4 * hidden, **options)
+        # With J = 1 the recurrent weight would only ever meet h_0 = 0.
+        self.recurrent_weight = affine(hidden, 4 * hidden, bias=False, **options)[0] if program.steps > 1 else None
+        self.signal_weight, self.signal_bias = affine(hidden, reads * (program.key_dim + program.slots), **options)
+        self.integration_weight, self.integration_bias = (
+            affine(control_dim, 1, **options) if program.residual is True else (None, None)
+        )
 
-    def queries_and_gates(self, read: Tensor) -> tuple[Tensor, Tensor]:
+    def queries_and_gates(self, control: Tensor) -> tuple[Tensor, Tensor]:
         """The composition signal xi: queries q (3, N, J, H, K) and gates g, through the sigmoid (3, N, J, H, P).
 
         Args:
-            read: `input(z)`, what the composition network reads of the control (N, 4 * hidden).
+            control: z (N, control_dim).
         """
         program = self.program
-        recurrent = None if self.recurrent is None else self.recurrent.weight
-        signal = self.signal(F.composition_states(read, recurrent, program.steps))
+        read = linear(control, self.input_weight, self.input_bias)
+        states = F.composition_states(read, self.recurrent_weight, program.steps)
+        signal = linear(states, self.signal_weight, self.signal_bias)
         queries, gates = signal.split((3 * program.heads * program.key_dim, 3 * program.heads * program.slots), dim=-1)
         queries = queries.unflatten(-1, (3, program.heads, program.key_dim)).movedim(-3, 0)
         gates = gates.unflatten(-1, (3, program.heads, program.slots)).movedim(-3, 0)
         return queries, torch.sigmoid(gates)
 
-    def attend(self, read: Tensor, keys: Tensor) -> Attention:
+    def attend(self, control: Tensor, keys: Tensor) -> Attention:
         """Attention over the slots.
 
         Args:
-            read: `input(z)`, what the composition network reads of the control (N, 4 * hidden).
+            control: z (N, control_dim).
             keys: k (3, P, K).
         """
         program = self.program
-        queries, interpolation = self.queries_and_gates(read)
+        queries, interpolation = self.queries_and_gates(control)
         content = F.content_attention(queries, keys, program.sharpness)
         weight, least_used = F.program_attention(content, interpolation, program.least_used)
         return Attention(content, interpolation, least_used, weight)
 
     def residual_gate(self, control: Tensor) -> Tensor | None:
         """`sigmoid(f_phi(z))`: (N, 1), or None where the residual is not gated."""
-        return None if self.integration is None else torch.sigmoid(self.integration(control))
+        if self.integration_weight is None:
+            return None
+        return torch.sigmoid(linear(control, self.integration_weight, self.integration_bias))
+
+    def forward(self, control: Tensor, keys: Tensor) -> tuple[Attention, Tensor | None]:
+        """Attention over the slots, and the gate of the residual (N, 1) or None, for z (N, control_dim)."""
+        return self.attend(control, keys), self.residual_gate(control)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as tnf
 
 from .base import require_floating, require_plain, require_size
+from .composition import compose, implementation
 from .config import ProgramConfig, whole
 from .program import ProgramLayer
 
@@ -164,18 +165,18 @@ class _Conv(ProgramLayer):
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
         images, padding = self._pad(x if leading else x.unsqueeze(0))
-        read = self._filter(images, self.memory.U.view(-1, self.in_channels, *self.kernel_size), padding)
-        coefficients, scale = self.execute(rows, read.flatten(2).mT)
+        program = compose(implementation(self, rows), self, rows)
+        read = self._filter(images, program.U.view(-1, self.in_channels, *self.kernel_size), padding)
         y = type(self).convolve(
-            coefficients.mT.unflatten(-1, read.shape[2:]),
-            self.memory.V.mT.view(self.out_channels, -1, *([1] * self.spatial)),
+            program.execute(read.flatten(2).mT).mT.unflatten(-1, read.shape[2:]),
+            program.V.mT.view(self.out_channels, -1, *([1] * self.spatial)),
             self.bias,
         )
         if self.R is not None:
-            residual = self._filter(images, self.R, padding)
-            if scale is not None:
-                residual = scale.view(-1, *([1] * (self.spatial + 1))) * residual
-            y = y + residual.to(y.dtype)
+            xR = self._filter(images, self.R, padding)
+            if program.scale is not None:
+                xR = program.scale.view(-1, *([1] * (self.spatial + 1))) * xR
+            y = y + xR.to(y.dtype)
         return y if leading else y.squeeze(0)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:

@@ -52,14 +52,14 @@ def start(
     """A memory and a controller with their starting values."""
     memory = ProgramMemory(d_in, d_out, program, device="cpu", dtype=torch.float32)
     controller = ProgramController(control_dim, program, device="cpu", dtype=torch.float32)
-    nn.init.zeros_(controller.input.bias)
-    nn.init.constant_(controller.signal.bias[3 * program.heads * program.key_dim :], _GATE_BIAS)
+    nn.init.zeros_(controller.input_bias)
+    nn.init.constant_(controller.signal_bias[3 * program.heads * program.key_dim :], _GATE_BIAS)
     spread = torch.randn(program.slots, 1, device="cpu", dtype=torch.float32)
     if program.residual:
-        nn.init.zeros_(controller.signal.weight)
-        if controller.integration is not None:
-            nn.init.zeros_(controller.integration.weight)
-            nn.init.constant_(controller.integration.bias, _RESIDUAL_GATE_BIAS)
+        nn.init.zeros_(controller.signal_weight)
+        if controller.integration_weight is not None and controller.integration_bias is not None:
+            nn.init.zeros_(controller.integration_weight)
+            nn.init.constant_(controller.integration_bias, _RESIDUAL_GATE_BIAS)
         _set_modest_values(memory, controller, spread)
     else:
         _match_variance(memory, controller, spread, _POOLED_SCALE if pooled_control else 1.0)
@@ -74,8 +74,8 @@ def constant_program(memory: ProgramMemory, controller: ProgramController) -> tu
     dtype = torch.promote_types(memory.U.dtype, torch.float32)
     with full_precision(memory.U.device):
         memory, controller = copy.deepcopy(memory).to(dtype), copy.deepcopy(controller).to(dtype)
-        control = memory.U.new_zeros(1, controller.input.in_features)
-        u, v, s = controller.attend(controller.input(control), memory.keys()).weight.flatten(2, 3)
+        control = memory.U.new_zeros(1, controller.control_dim)
+        u, v, s = controller.attend(control, memory.keys()).weight.flatten(2, 3)
         sigma = F.singular_values(s, memory.S)
         gate = controller.residual_gate(control)
         scale = torch.ones_like(sigma[0, -1]) if gate is None else (gate * sigma[:, -1:]).squeeze()
@@ -89,14 +89,14 @@ def _set_values(memory: ProgramMemory, mean: float, spread: Tensor) -> None:
 
 def _set_modest_values(memory: ProgramMemory, controller: ProgramController, spread: Tensor) -> None:
     """Choose `M_S` such that `gate * sigma_r` is near one; `R` makes up for what remains."""
-    control = torch.zeros(1, controller.input.in_features, device="cpu", dtype=torch.float32)
+    control = torch.zeros(1, controller.control_dim, device="cpu", dtype=torch.float32)
     gate = controller.residual_gate(control)
     wanted = 1.0 if gate is None else 1.0 / float(gate)
     before_softplus = math.log(math.expm1(wanted))
     mean = 1.0
     for _ in range(3):  # the attention to M_S follows its values a little
         _set_values(memory, mean, spread)
-        attention = controller.attend(controller.input(control), memory.keys()).weight[2, 0, -1, -1]
+        attention = controller.attend(control, memory.keys()).weight[2, 0, -1, -1]
         mean = before_softplus / float(attention.sum())
     _set_values(memory, mean, spread)
 
@@ -108,17 +108,17 @@ def _match_variance(memory: ProgramMemory, controller: ProgramController, spread
     """
     program = controller.program
     x = torch.randn(_PROBES, memory.U.shape[1], device="cpu", dtype=torch.float32)
-    control_dim = controller.input.in_features
+    control_dim = controller.control_dim
     own_input = control_dim == memory.U.shape[1] and control_scale == 1.0
     control = x if own_input else control_scale * torch.randn(_PROBES, control_dim, device="cpu", dtype=torch.float32)
-    queries, interpolation = (tensor[2:] for tensor in controller.queries_and_gates(controller.input(control)))
-    u, v, _ = controller.attend(controller.input(control), memory.keys()).weight.flatten(2, 3)
+    queries, interpolation = (tensor[2:] for tensor in controller.queries_and_gates(control))
+    u, v, _ = controller.attend(control, memory.keys()).weight.flatten(2, 3)
     strength = (u @ (x @ memory.U.mT).unsqueeze(-1)).squeeze(-1)
     right = v @ memory.V
 
     def variance(mean: float) -> float:
         _set_values(memory, mean, spread)
-        content = F.content_attention(queries, memory.key_s(memory.S).unsqueeze(0), program.sharpness)
+        content = F.content_attention(queries, memory.keys()[2:], program.sharpness)
         attention, _ = F.program_attention(content, interpolation, program.least_used)
         sigma = F.singular_values(attention[0].flatten(1, 2), memory.S)
         outputs = torch.matmul((strength * sigma).unsqueeze(1), right)

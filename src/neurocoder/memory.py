@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,35 @@ def orthonormal(rows: int, columns: int) -> Tensor:
     return nn.init.orthogonal_(torch.empty(rows, columns, device="cpu", dtype=torch.float32))
 
 
+def affine(inputs: int, outputs: int, **options: Any) -> tuple[Any, Any]:
+    """Weight (outputs, inputs) and bias of an affine map inside a layer, started as `nn.Linear`'s.
+
+    They are plain parameters: tools that look for `nn.Linear` (LoRA, quantisers, initialisers) would take a submodule
+    for a layer of the model.
+    """
+    linear = nn.Linear(inputs, outputs, **options)
+    return linear.weight, linear.bias
+
+
+class Slots(NamedTuple):
+    """What a memory holds, and the keys that name it."""
+
+    U: Tensor
+    """M_U (P, d_in)"""
+    V: Tensor
+    """M_V (P, d_out)"""
+    S: Tensor
+    """M_S (P, 1)"""
+    keys: Tensor
+    """k for u, v, s (3, P, K)"""
+
+
 class ProgramMemory(nn.Module):
-    """`M_U (P, d_in)`, `M_V (P, d_out)`, `M_S (P, 1)` and the key networks `f_varphi` that name their slots."""
+    """`M_U (P, d_in)`, `M_V (P, d_out)`, `M_S (P, 1)` and the key networks `f_varphi` that name their slots.
+
+    Its layer asks `memory()` for all that it needs, unless a kernel serves it. A hook, a subclass or a parametrization
+    of the memory rules kernels out, so that it is always honoured.
+    """
 
     def __init__(
         self,
@@ -30,12 +58,13 @@ class ProgramMemory(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.U = nn.Parameter(torch.empty(program.slots, d_in, device=device, dtype=dtype))
-        self.V = nn.Parameter(torch.empty(program.slots, d_out, device=device, dtype=dtype))
-        self.S = nn.Parameter(torch.empty(program.slots, 1, device=device, dtype=dtype))
-        self.key_u = nn.Linear(d_in, program.key_dim, device=device, dtype=dtype)
-        self.key_v = nn.Linear(d_out, program.key_dim, device=device, dtype=dtype)
-        self.key_s = nn.Linear(1, program.key_dim, device=device, dtype=dtype)
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.U = nn.Parameter(torch.empty(program.slots, d_in, **options))
+        self.V = nn.Parameter(torch.empty(program.slots, d_out, **options))
+        self.S = nn.Parameter(torch.empty(program.slots, 1, **options))
+        self.key_u_weight, self.key_u_bias = affine(d_in, program.key_dim, **options)
+        self.key_v_weight, self.key_v_bias = affine(d_out, program.key_dim, **options)
+        self.key_s_weight, self.key_s_bias = affine(1, program.key_dim, **options)
         self.reset_slots()
 
     def reset_slots(self) -> None:
@@ -52,14 +81,23 @@ class ProgramMemory(nn.Module):
 
         Made as columns: a CPU multiplies few long rows by many faster than many by few.
         """
-        wide = ((self.key_u, self.U), (self.key_v, self.V))
-        keys = [torch.addmm(key.bias.unsqueeze(1), key.weight, slots.mT) for key, slots in wide]
-        keys.append(torch.addcmul(self.key_s.bias.unsqueeze(1), self.key_s.weight, self.S.mT))
-        return torch.stack(keys).mT
+        keys_u = torch.addmm(self.key_u_bias.unsqueeze(1), self.key_u_weight, self.U.mT)
+        keys_v = torch.addmm(self.key_v_bias.unsqueeze(1), self.key_v_weight, self.V.mT)
+        keys_s = torch.addcmul(self.key_s_bias.unsqueeze(1), self.key_s_weight, self.S.mT)
+        return torch.stack([keys_u, keys_v, keys_s]).mT
+
+    def forward(self) -> Slots:
+        """The slots and their keys."""
+        return Slots(self.U, self.V, self.S, self.keys())
 
     def orthogonal_loss(self) -> Tensor:
         """`L_o` of this memory."""
-        return orthogonal_losses([(self, 1.0)])[0]
+        return F.orthogonal_loss(_whole(self.U), _whole(self.V))
+
+
+def _whole(slots: Tensor) -> Tensor:
+    """A matrix of slots that FSDP has divided among processes, gathered; any other as it is."""
+    return slots.full_tensor() if hasattr(slots, "full_tensor") else slots
 
 
 def orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[Tensor]:
@@ -67,15 +105,16 @@ def orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[T
     terms: list[Tensor] = []
     together: dict[tuple[torch.device, torch.dtype], list[tuple[ProgramMemory, float]]] = {}
     for memory, weight in weighted:
-        if fuses_orthogonality(memory.U, memory.V):
+        own = type(memory).orthogonal_loss is ProgramMemory.orthogonal_loss
+        if own and fuses_orthogonality(memory.U, memory.V):
             together.setdefault((memory.U.device, memory.U.dtype), []).append((memory, weight))
         else:
-            loss = F.orthogonal_loss(memory.U, memory.V)
+            loss = memory.orthogonal_loss()
             terms.append(loss if weight == 1 else weight * loss)
     if together:
         from .kernels.orthogonality import OrthogonalLoss
 
         for found in together.values():
-            slots = [tensor for memory, _ in found for tensor in (memory.U, memory.V)]
+            slots = [_whole(tensor) for memory, _ in found for tensor in (memory.U, memory.V)]
             terms.append(OrthogonalLoss.apply([weight for _, weight in found], *slots))
     return terms

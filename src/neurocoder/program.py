@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from . import functional as F
 from . import initialisation
-from .backend import choose
 from .base import CodedLayer
 from .config import ProgramConfig
 from .controller import ProgramController
 from .memory import ProgramMemory
 from .precision import full_precision
+from .tensors import ProgramTensors
 
 
 class Programs(NamedTuple):
@@ -90,7 +89,7 @@ class ProgramLayer(CodedLayer):
         d_out, d_in = len(self.memory.V.T), len(self.memory.U.T)
         with full_precision(self.memory.U.device):
             memory, controller = initialisation.start(
-                d_in, d_out, self.controller.input.in_features, self.config, self.pooled_control
+                d_in, d_out, self.controller.control_dim, self.config, self.pooled_control
             )
             self.memory.load_state_dict(memory.state_dict())
             self.controller.load_state_dict(controller.state_dict())
@@ -114,52 +113,37 @@ class ProgramLayer(CodedLayer):
         if self.R is not None:
             yield self.R
 
-    def execute(self, rows: Tensor, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The active program applied to inputs, and what multiplies the residual program.
-
-        Args:
-            rows: what the controller reads (N, control width).
-            read: a = x M_U^T (N, T, P), or None where `rows` are the inputs themselves.
-
-        Returns:
-            e (N, T, P), with x P_t = e M_V; gate * sigma_r (N, 1), or None where the residual is not gated
-        """
-        controller, memory = self.controller, self.memory
-        networks = [controller.input, *([controller.integration] if controller.integration else [])]
-        weights = [*([memory.U] if read is None else []), *(network.weight for network in networks)]
-        if choose(memory.U, self.config) == "triton":
-            return self._execute_fused(linear(rows, torch.cat(weights)), read)
-        parts = [linear(rows, weight) for weight in weights]
-        if read is None:
-            read = parts.pop(0).unsqueeze(1)
-        signals = [part + network.bias for part, network in zip(parts, networks, strict=True)]
-        u, v, s = controller.attend(signals[0], memory.keys()).weight.flatten(2, 3)
-        sigma = F.singular_values(s, memory.S)
-        return F.execute(read, u, v, sigma), sigma[:, -1:] * torch.sigmoid(signals[1]) if len(signals) == 2 else None
-
-    def _execute_fused(self, projected: Tensor, read: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """`execute` by the Triton kernels."""
-        from .kernels.operator import run
-        from .kernels.sizes import sizes_of
-
-        controller, memory = self.controller, self.memory
-        recurrent = None if controller.recurrent is None else controller.recurrent.weight
-        signal = controller.signal
-        gate_bias = None if controller.integration is None else controller.integration.bias
-        tensors = (projected, controller.input.bias, recurrent, signal.weight, signal.bias, memory.keys(), memory.S)
-        out = run(*tensors, gate_bias, sizes_of(self.config, mix=read is None))
-        coefficients, scale, attention, sigma = (tensor.to(projected.dtype) for tensor in out[:4])
-        scale_or_none = None if gate_bias is None else scale
-        if read is None:
-            return coefficients[:, : self.config.slots].unsqueeze(1), scale_or_none
-        return F.execute(read, attention[0], attention[1], sigma), scale_or_none
+    def tensors(self, executes: bool) -> ProgramTensors:
+        """The parameters as kernels take them, contiguous; R and the bias only where the kernel executes."""
+        memory, controller = self.memory, self.controller
+        tensors = ProgramTensors(
+            U=memory.U,
+            V=memory.V,
+            S=memory.S,
+            key_u_weight=memory.key_u_weight,
+            key_u_bias=memory.key_u_bias,
+            key_v_weight=memory.key_v_weight,
+            key_v_bias=memory.key_v_bias,
+            key_s_weight=memory.key_s_weight,
+            key_s_bias=memory.key_s_bias,
+            input_weight=controller.input_weight,
+            input_bias=controller.input_bias,
+            recurrent_weight=controller.recurrent_weight,
+            signal_weight=controller.signal_weight,
+            signal_bias=controller.signal_bias,
+            integration_weight=controller.integration_weight,
+            integration_bias=controller.integration_bias,
+            R=self.R if executes else None,
+            bias=self.bias if executes else None,
+        )
+        return tensors.map(Tensor.contiguous)
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (the input's)."""
         rows, leading = self.rows(x, self.resolve_control(control))
-        attention = self.controller.attend(self.controller.input(rows), self.memory.keys())
+        slots = self.memory()
+        attention, gate = self.controller(rows, slots.keys)
         u, v, s = attention.weight.flatten(2, 3)
-        gate = self.controller.residual_gate(rows)
 
         def lead(tensor: Tensor) -> Tensor:
             return tensor.reshape(leading + tensor.shape[1:])
@@ -171,7 +155,7 @@ class ProgramLayer(CodedLayer):
             u=lead(u),
             v=lead(v),
             s=lead(s),
-            sigma=lead(F.singular_values(s, self.memory.S)),
+            sigma=lead(F.singular_values(s, slots.S)),
             gate=None if gate is None else lead(gate),
             content=kinds(attention.content),
             least_used=kinds(attention.least_used),
@@ -195,9 +179,8 @@ class ProgramLayer(CodedLayer):
         return active + (programs.gate * programs.sigma[..., -1:]).unsqueeze(-1) * residual
 
     def constant_weight(self) -> Tensor | None:
-        controller = self.controller
-        readers = [controller.signal, *([controller.integration] if controller.integration else [])]
-        if any(torch.count_nonzero(reader.weight) for reader in readers):
+        readers = (self.controller.signal_weight, self.controller.integration_weight)
+        if any(weight is not None and weight.any() for weight in readers):
             return None
         active, scale = initialisation.constant_program(self.memory, self.controller)
         weight = active.mT.reshape(self.weight_shape)

@@ -70,7 +70,7 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
     memories = [parameters["memory.U"], parameters["memory.V"], parameters["memory.S"]]
     keys = [
         [
-            parameters[f"memory.key_{kind}.weight"] @ memory[i] + parameters[f"memory.key_{kind}.bias"]
+            parameters[f"memory.key_{kind}_weight"] @ memory[i] + parameters[f"memory.key_{kind}_bias"]
             for i in range(slots)
         ]
         for kind, memory in zip("uvs", memories, strict=True)
@@ -84,11 +84,11 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
             z,
             h,
             cell,
-            parameters["controller.input.weight"],
-            parameters.get("controller.recurrent.weight"),
-            parameters["controller.input.bias"],
+            parameters["controller.input_weight"],
+            parameters.get("controller.recurrent_weight"),
+            parameters["controller.input_bias"],
         )
-        signal = parameters["controller.signal.weight"] @ h + parameters["controller.signal.bias"]
+        signal = parameters["controller.signal_weight"] @ h + parameters["controller.signal_bias"]
         queries = signal[: 3 * heads * program.key_dim].view(3, heads, program.key_dim)
         gates = signal[3 * heads * program.key_dim :].view(3, heads, slots)
         for kind in range(3):
@@ -120,7 +120,7 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
 
     weight, gate = active, None
     if program.residual is True:
-        signal = parameters["controller.integration.weight"] @ z + parameters["controller.integration.bias"]
+        signal = parameters["controller.integration_weight"] @ z + parameters["controller.integration_bias"]
         gate = torch.sigmoid(signal)
         weight = active + gate * sigma[-1] * parameters["R"].flatten(1).T
     elif program.residual == "plain":

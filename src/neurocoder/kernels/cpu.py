@@ -10,51 +10,77 @@ inputs by vector instructions, where torch would take short rows of slots one by
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..config import ProgramConfig
-from .cpu_attention import attend, attend_backward
-from .cpu_lstm import lstm_backward, lstm_forward
-from .gradients import Gradients
+from ..tensors import ProgramTensors
+from .core import Composed, Gradients, Prepared
+from .cpu_attention import Usage, attend, attend_backward
+from .cpu_lstm import States, lstm_backward, lstm_forward
 from .side_stream import SideStream
 
 aten = torch.ops.aten
 
 
-def sizes_of(program: ProgramConfig) -> ProgramConfig:
-    """The sizes of a configuration as this core takes them."""
-    return program
+class State(NamedTuple):
+    """What the backward needs of the forward; r components as (J, H, 1, N)."""
+
+    interpolation: Tensor
+    content: Tensor
+    attention: Tensor
+    """g, c and w (J, 3, H, P, N)"""
+    query_norm: Tensor
+    unit_queries: Tensor
+    key_norm: Tensor
+    unit_keys: Tensor
+    before: Tensor
+    """sum_i w^s_i M_S(i), before the softplus"""
+    sigma: Tensor
+    read: Any
+    """sum_i w^u_i a_i, what each component reads of its input, where the layer executes"""
+    strength: Any
+    """sigma times that"""
+    gate: Any
+    states: Tensor
+    gates: Tensor
+    cells: Tensor
+    squashed: Tensor
+    usage: Tensor
+    passing: Tensor
+    largest: Tensor
+
+    @property
+    def lstm(self) -> States:
+        """Those of the composition network."""
+        return States(self.states, self.gates, self.cells, self.squashed)
+
+    @property
+    def used(self) -> Usage:
+        """Those of the attention's steps."""
+        return Usage(self.usage, self.passing, self.largest)
 
 
-def prepare(
-    slots: Sequence[Tensor], networks: Sequence[Tensor], weight: Tensor, bias: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """k (3, K, P) from M_U, M_V, M_S and weight and bias of each key network; weight and bias of the signal side by
-    side (3 * H * (K + P), hidden + 1), for states that end in a one."""
-    keys = slots[0].new_empty(3, len(networks[0]), len(slots[0]))
-    for key, memory, key_weight, key_bias in zip(keys, slots, networks[::2], networks[1::2], strict=True):
-        torch.addmm(key_bias.unsqueeze(1), key_weight, memory.mT, out=key)
-    return keys, [torch.cat([weight, bias.unsqueeze(1)], dim=1)]
+def prepare(tensors: ProgramTensors) -> Prepared:
+    """k (3, K, P); the signal's weight and bias side by side (3 * H * (K + P), hidden + 1)."""
+    key_dim, slots = len(tensors.key_u_weight), len(tensors.U)
+    keys = tensors.U.new_empty(3, key_dim, slots)
+    for key, memory, weight, bias in zip(keys, tensors.slots, tensors.key_weights, tensors.key_biases, strict=True):
+        torch.addmm(bias.unsqueeze(1), weight, memory.mT, out=key)
+    return Prepared(keys, torch.cat([tensors.signal_weight, tensors.signal_bias.unsqueeze(1)], dim=1))
 
 
 def prepare_backward(
-    grad_keys: Tensor,
-    grad_signal: Sequence[Tensor],
-    slots: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    weight: Tensor,
-    grad_slots: Sequence[Tensor],
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Gradients of weight and bias of each key network, and of those of the signal; adds to those of the slots, in
-    place."""
-    grads: list[Tensor] = []
-    biases = grad_keys.sum(2)
-    for grad, bias, memory, key_weight, grad_memory in zip(grad_keys, biases, slots, weights, grad_slots, strict=True):
-        grad_memory.addmm_(grad.mT, key_weight)
-        grads += [grad @ memory, bias]
-    return grads, grad_signal[0][:, :-1], grad_signal[0][:, -1]
+    grads: Prepared, tensors: ProgramTensors, grad_slots: Sequence[Tensor]
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor]:
+    """Gradients of the key networks' weights and biases, of the signal's weight and bias; adds to those of the slots,
+    in place."""
+    for grad, weight, grad_memory in zip(grads.keys, tensors.key_weights, grad_slots, strict=True):
+        grad_memory.addmm_(grad.mT, weight)
+    weights = [grad @ memory for grad, memory in zip(grads.keys, tensors.slots, strict=True)]
+    return weights, grads.keys.sum(2).unbind(), grads.signal[:, :-1], grads.signal[:, -1]
 
 
 def project(x: Tensor, readers: Tensor) -> Tensor:
@@ -62,163 +88,155 @@ def project(x: Tensor, readers: Tensor) -> Tensor:
     return torch.mm(readers, x.mT)
 
 
-def execute(
-    coefficients: Tensor, right: Tensor, bias: Tensor | None, plain: Tensor | None, scale: Tensor | None
-) -> Tensor:
-    """`y = e M_V + bias + scale * (x R)` (N, d_out) for e and a one (P + 1, N), M_V (P, d_out), scale (1, N); `plain`
-    is `x R`."""
-    low = coefficients[: len(right)].to(right.dtype).mT
-    if plain is None or scale is None:
-        return low @ right if bias is None else torch.addmm(bias, low, right)
-    y = plain * scale.mT if bias is None else torch.addcmul(bias, plain, scale.mT)
-    return y.to(right.dtype).addmm_(low, right)
+def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | None) -> Tensor:
+    """`y = e M_V + bias + scale * (x R)` (N, d_out) for e and a one (P + 1, N), M_V (P, d_out), scale (N, 1)."""
+    assert composed.coefficients is not None
+    low = composed.coefficients[: len(V)].to(V.dtype).mT
+    if xR is None or composed.scale is None:
+        return low @ V if bias is None else torch.addmm(bias, low, V)
+    y = xR * composed.scale if bias is None else torch.addcmul(bias, xR, composed.scale)
+    return y.to(V.dtype).addmm_(low, V)
 
 
-def execute_backward(
-    grad: Tensor, right: Tensor, plain: Tensor | None, scale: Tensor | None, scaled: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of e (P, N) and of the scale (1, N) (None without); fills `scaled` with `scale * grad`."""
+def execute_backward(grad: Tensor, V: Tensor, xR: Tensor | None, scale: Tensor | None, of_xR: Tensor) -> Composed:
+    """Gradients of e (P, N) and of the scale (N, 1); fills `of_xR`, the gradient of `x R`, where that is gated."""
     full = torch.promote_types(grad.dtype, torch.float32)
     grad_scale = None
-    if plain is not None and scale is not None:
-        along = torch.mul(grad, plain, out=scaled) if grad.dtype == full else grad.to(full) * plain.to(full)
-        grad_scale = along.sum(1).unsqueeze(0)
-        torch.mul(grad, scale.mT, out=scaled)
-    return (right @ grad.mT).to(full), grad_scale
+    if xR is not None and scale is not None:
+        along = torch.mul(grad, xR, out=of_xR) if grad.dtype == full else grad.to(full) * xR.to(full)
+        grad_scale = along.sum(1, keepdim=True)
+        torch.mul(grad, scale, out=of_xR)
+    return Composed(grad_scale, (V @ grad.mT).to(full))
 
 
-def right_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+def write_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tensor, Tensor]:
     """Gradients of M_V (P, d_out) and of the bias."""
     summed = coefficients.to(grad.dtype) @ grad
     return summed[:slots], summed[slots]
 
 
 def forward(
-    projected: Tensor,
-    input_bias: Tensor,
-    recurrent: Tensor | None,
-    signal: Sequence[Tensor],
-    keys: Tensor,
-    values: Tensor,
-    gate_bias: Tensor | None,
-    program: ProgramConfig,
-) -> list[Tensor | None]:
-    """The composition core.
+    projected: Tensor, prepared: Prepared, tensors: ProgramTensors, program: ProgramConfig, executes: bool
+) -> tuple[Composed, State]:
+    """The composition.
 
     Args:
-        projected: what reads the input: slots (P, N), composition network (4 * hidden, N) and, with a gated residual,
-            integration network (1, N), one under the other; further rows are ignored, and get no gradient.
-        input_bias, gate_bias: the biases of the latter two.
-        recurrent: W_hh, for more than one step.
-        signal: weight and bias of the composition signal, side by side.
-        keys: k (3, K, P) as the key networks made them.
-        values: M_S (P, 1).
-
-    Returns:
-        e and a one (P + 1, N), so that the product of e with the gradient has the bias's too; scale = gate * sigma_r
-        (1, N), or None without gate; what the backward needs
+        projected: what reads the input: slots (P, N) where the layer executes, composition network (4 * hidden, N) and,
+            with a gated residual, integration network (1, N), one under the other; further rows are ignored, and get no
+            gradient.
+        prepared: keys (3, K, P) and signal.
+        tensors: the layer's parameters, of which it takes biases, recurrent weight and M_S.
     """
-    steps, heads, slots, key_dim, hidden = program.steps, program.heads, program.slots, program.key_dim, program.hidden
-    count, queried, end = projected.shape[1], 3 * heads * key_dim, slots + 4 * hidden
-    states, *lstm = lstm_forward(projected[slots:end] + input_bias.unsqueeze(1), recurrent, steps)
-    composed = torch.bmm(signal[0].expand(steps, -1, -1), states)
+    steps, heads, slots, key_dim = program.steps, program.heads, program.slots, program.key_dim
+    offset, count, queried = slots if executes else 0, projected.shape[1], 3 * heads * key_dim
+    end = offset + 4 * program.hidden
+    lstm = lstm_forward(projected[offset:end] + tensors.input_bias.unsqueeze(1), tensors.recurrent_weight, steps)
+    composed = torch.bmm(prepared.signal.expand(steps, -1, -1), lstm.states)
     interpolation = composed[:, queried:].sigmoid_().view(steps, 3, heads, slots, count)
     queries = composed[:, :queried].view(steps, 3, heads, key_dim, count)
-    query_norm, key_norm = _norm(queries), _norm(keys)
-    unit_queries, unit_keys = queries / query_norm, keys / key_norm
+    query_norm, key_norm = _norm(queries), _norm(prepared.keys)
+    unit_queries, unit_keys = queries / query_norm, prepared.keys / key_norm
     cosine = torch.matmul((program.sharpness * unit_keys).mT.unsqueeze(1), unit_queries)
     content = _softmax_of_cosines(cosine, program.sharpness)
-    attention, *usages = attend(content, interpolation, program.least_used)
+    attention, used = attend(content, interpolation, program.least_used)
 
     u, v, s = attention.unbind(1)
-    before = (s * values).sum(2, keepdim=True)  # (J, H, 1, N), and so are the next three
+    before = (s * tensors.S).sum(2, keepdim=True)
     rises = torch.nn.functional.softplus(before).view(steps * heads, count)
     sigma = rises.flip(0).cumsum(0).flip(0).view_as(before)
-    shadow = (u * projected[:slots]).sum(2, keepdim=True)
-    strength = sigma * shadow
-    coefficients = strength.new_ones(slots + 1, count)
-    torch.sum(v * strength, (0, 1), out=coefficients[:slots])
-    gate, scale = None, None
-    if gate_bias is not None:
-        gate = (projected[end : end + 1] + gate_bias).sigmoid_()
-        scale = gate * sigma[-1, -1]
-    return [
-        *(coefficients, scale, interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys),
-        *(before, sigma, shadow, strength, gate, states, *lstm, *usages),
-    ]
+    gate = scale = read = strength = None
+    if tensors.integration_bias is not None:
+        gate = (projected[end : end + 1] + tensors.integration_bias).sigmoid_()
+        scale = (gate * sigma[-1, -1]).mT
+    if executes:
+        read = (u * projected[:slots]).sum(2, keepdim=True)
+        strength = sigma * read
+        coefficients = strength.new_ones(slots + 1, count)
+        torch.sum(v * strength, (0, 1), out=coefficients[:slots])
+        found = Composed(scale, coefficients)
+    else:
+        found = Composed(scale, None, _inputs_first(attention), sigma.flatten(0, 2).mT.contiguous())
+    attending = (interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys)
+    return found, State(*attending, before, sigma, read, strength, gate, *lstm, *used)
 
 
 def backward(
-    grad_coefficients: Tensor,
-    grad_scale: Tensor | None,
-    grad_attention: None,
-    grad_sigma: None,
+    grads: Composed,
     projected: Tensor,
-    recurrent: Tensor | None,
-    signal: Sequence[Tensor],
-    keys: Tensor,
-    values: Tensor,
-    gate_bias: Tensor | None,
-    saved: Sequence[Tensor],
+    prepared: Prepared,
+    tensors: ProgramTensors,
     program: ProgramConfig,
-    branch: SideStream,
+    state: State,
+    side: SideStream,
     sums: SideStream,
 ) -> Gradients:
-    """The arguments are those of `fused.backward`, whose form without mix and whose branches this core does not
-    have."""
-    interpolation, content, attention, query_norm, unit_queries, key_norm, unit_keys = saved[:7]
-    before, sigma, shadow, strength, gate, states = saved[7:13]
-    lstm, usages = saved[13:16], saved[16:]
+    """The gradients of the forward's arguments from those of what it composed; it has no use for side streams."""
+    attention, sigma, gate = state.attention, state.sigma, state.gate
     steps, _, heads, slots, count = attention.shape
-    hidden, queried, end = program.hidden, 3 * heads * program.key_dim, slots + 4 * program.hidden
+    hidden, queried = program.hidden, 3 * heads * program.key_dim
+    offset = 0 if grads.coefficients is None else slots
+    end = offset + 4 * hidden
     u, v, s = attention.unbind(1)
-    read = projected[:slots]
-    into_projected = torch.empty_like(projected)
-
-    grad_strength = (v * grad_coefficients).sum(2, keepdim=True)
-    into_sigma = grad_strength * shadow
-    if grad_scale is not None:
-        into_sigma[-1, -1].addcmul_(grad_scale, gate)
-        into_projected[end] = aten.sigmoid_backward(grad_scale * sigma[-1, -1], gate)[0]
+    into_projected, grad = torch.empty_like(projected), torch.empty_like(attention)
+    if grads.coefficients is not None:
+        grad_strength = (v * grads.coefficients).sum(2, keepdim=True)
+        into_sigma = grad_strength * state.read
+        grad_read = grad_strength.mul_(sigma)
+        torch.sum(u * grad_read, (0, 1), out=into_projected[:slots])
+        torch.mul(grad_read, projected[:slots], out=grad[:, 0])
+        torch.mul(state.strength, grads.coefficients, out=grad[:, 1])
+    else:
+        grad.copy_(_inputs_last(grads.attention, attention))
+        into_sigma = grads.sigma.mT.reshape_as(sigma).clone()
+    if gate is not None and grads.scale is not None:
+        into_scale = grads.scale.mT
+        into_sigma[-1, -1].addcmul_(into_scale, gate)
+        into_projected[end] = aten.sigmoid_backward(into_scale * sigma[-1, -1], gate)[0]
     if len(projected) > end + (gate is not None):
         into_projected[end + (gate is not None) :] = 0
-    grad_shadow = grad_strength.mul_(sigma)
-    grad_before = into_sigma.view(steps * heads, count).cumsum(0).view_as(before).mul_(before.sigmoid())
-    grad_values = (s * grad_before).sum((0, 1, 3)).unsqueeze(1)
-    torch.sum(u * grad_shadow, (0, 1), out=into_projected[:slots])
+    grad_before = into_sigma.view(steps * heads, count).cumsum(0).view_as(sigma).mul_(state.before.sigmoid())
+    grad_S = (s * grad_before).sum((0, 1, 3)).unsqueeze(1)
+    torch.mul(grad_before, tensors.S, out=grad[:, 2])
 
-    grad = torch.empty_like(attention)
-    torch.mul(grad_shadow, read, out=grad[:, 0])
-    torch.mul(strength, grad_coefficients, out=grad[:, 1])
-    torch.mul(grad_before, values, out=grad[:, 2])
-    composed = signal[0].new_empty(steps, len(signal[0]), count)
-    grad_queries = composed[:, :queried].view_as(unit_queries)
+    composed = prepared.signal.new_empty(steps, len(prepared.signal), count)
+    grad_queries = composed[:, :queried].view_as(state.unit_queries)
     grad_gates = composed[:, queried:].view_as(attention)
-    attend_backward(grad, content, interpolation, attention, usages, grad_gates)
+    attend_backward(grad, state.content, state.interpolation, attention, state.used, grad_gates)
 
-    grad_cosine = aten._softmax_backward_data(grad, content, 3, grad.dtype)
+    grad_cosine = aten._softmax_backward_data(grad, state.content, 3, grad.dtype)
     if program.sharpness != 1.0:
         grad_cosine.mul_(program.sharpness)
-    by_head = torch.matmul(unit_queries, grad_cosine.mT)
-    grad_keys = _unit_backward(by_head.sum((0, 2)), unit_keys, key_norm)
-    into_queries = torch.matmul(unit_keys.unsqueeze(1), grad_cosine)
-    _unit_backward(into_queries, unit_queries, query_norm, out=grad_queries)
+    by_head = torch.matmul(state.unit_queries, grad_cosine.mT)
+    grad_keys = _unit_backward(by_head.sum((0, 2)), state.unit_keys, state.key_norm)
+    into_queries = torch.matmul(state.unit_keys.unsqueeze(1), grad_cosine)
+    _unit_backward(into_queries, state.unit_queries, state.query_norm, out=grad_queries)
 
-    grad_signal = torch.bmm(composed, states.mT).sum(0)
-    grad_states = torch.bmm(signal[0][:, :hidden].mT.expand(steps, -1, -1), composed)
-    by_step = lstm_backward(grad_states, recurrent, *lstm)
-    torch.sum(by_step, 0, out=into_projected[slots:end])
-    grad_recurrent = values.new_empty(0)
-    if recurrent is not None:
-        grad_recurrent = torch.bmm(by_step[1:], states[:-1, :hidden].mT).sum(0)
-    into_biases = into_projected[slots:].sum(1)
+    grad_signal = torch.bmm(composed, state.states.mT).sum(0)
+    grad_states = torch.bmm(prepared.signal[:, :hidden].mT.expand(steps, -1, -1), composed)
+    by_step = lstm_backward(grad_states, tensors.recurrent_weight, state.lstm)
+    torch.sum(by_step, 0, out=into_projected[offset:end])
+    grad_recurrent = tensors.S.new_empty(0)
+    if tensors.recurrent_weight is not None:
+        grad_recurrent = torch.bmm(by_step[1:], state.states[:-1, :hidden].mT).sum(0)
+    into_biases = into_projected[offset:].sum(1)
     return Gradients(
         into_projected.mT,
-        into_biases[: 4 * hidden],
-        grad_recurrent,
-        *([grad_signal], grad_keys, grad_values),
-        into_biases[4 * hidden : 4 * hidden + (gate is not None)],
+        Prepared(grad_keys, grad_signal),
+        grad_S,
+        input_bias=into_biases[: 4 * hidden],
+        recurrent_weight=grad_recurrent,
+        integration_bias=into_biases[4 * hidden : 4 * hidden + (gate is not None)],
     )
+
+
+def _inputs_first(attention: Tensor) -> Tensor:
+    """(J, 3, H, P, N) as (3, N, r, P)."""
+    return attention.permute(1, 4, 0, 2, 3).flatten(2, 3).contiguous()
+
+
+def _inputs_last(attention: Tensor, like: Tensor) -> Tensor:
+    """(3, N, r, P) as (J, 3, H, P, N)."""
+    return attention.unflatten(2, (like.shape[0], like.shape[2])).permute(2, 0, 3, 4, 1)
 
 
 def _norm(vectors: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +24,18 @@ def smallest(usage: Tensor, rank: int) -> Tensor:
     return usage.sort(dim=-2).values[..., rank - 1 : rank, :]
 
 
-def attend(content: Tensor, interpolation: Tensor, least_used: int) -> list[Tensor]:
+class Usage(NamedTuple):
+    """What the backward needs of each step after the first."""
+
+    usage: Tensor
+    """m (J - 1, 3, H, P, N)"""
+    passing: Tensor
+    """What of `max(m) - m` passes into w: 1 - g where the slot is among the least used, else 0 (J - 1, 3, H, P, N)"""
+    largest: Tensor
+    """max(m) (J - 1, 3, H, 1, N)"""
+
+
+def attend(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Tensor, Usage]:
     """`w_j = g_j c_j + (1 - g_j) l_j`, with usage `m_j = max(w_1 .. w_{j-1})`.
 
     Masks are floats: torch multiplies those by vector instructions, but converts booleans one by one.
@@ -35,9 +45,7 @@ def attend(content: Tensor, interpolation: Tensor, least_used: int) -> list[Tens
         least_used: l_I.
 
     Returns:
-        w (J, 3, H, P, N); for the backward, of each step after the first: m; what of `max(m) - m` passes into w, which
-        is 1 - g where the slot is among the least used and else 0; both (J - 1, 3, H, P, N); and max(m)
-        (J - 1, 3, H, 1, N)
+        w (J, 3, H, P, N), and what the backward needs
     """
     attention = interpolation * content
     usages, passing = torch.empty_like(attention[1:]), torch.empty_like(attention[1:])
@@ -56,7 +64,7 @@ def attend(content: Tensor, interpolation: Tensor, least_used: int) -> list[Tens
         passed.addcmul_(passed, g, value=-1)
         w.addcmul_(passed, torch.sub(most, usage))
         before = usage
-    return [attention, usages, passing, largest]
+    return attention, Usage(usages, passing, largest)
 
 
 def attend_backward(
@@ -64,20 +72,20 @@ def attend_backward(
     content: Tensor,
     interpolation: Tensor,
     attention: Tensor,
-    saved: Sequence[Tensor],
+    saved: Usage,
     grad_gates: Tensor,
 ) -> None:
     """Turns the gradient of w into that of c, in place, and fills `grad_gates` with that of the gates before the
     sigmoid: `grad g (c - w)`, since `g (1 - g) (c - l) = g (c - w)`."""
-    usages, passing, largest = saved
-    if len(usages):
-        grad[0].add_(_usage_backward(grad, attention, usages, passing, largest))
+    if len(saved.usage):
+        grad[0].add_(_usage_backward(grad, attention, saved))
     grad.mul_(interpolation)
     torch.sub(content, attention, out=grad_gates).mul_(grad)
 
 
-def _usage_backward(grad: Tensor, attention: Tensor, usages: Tensor, passing: Tensor, largest: Tensor) -> Tensor:
+def _usage_backward(grad: Tensor, attention: Tensor, saved: Usage) -> Tensor:
     """The gradient of the first usage; adds to the gradients of w, in place, what they get by later usage."""
+    usages, passing, largest = saved
     top = torch.eq(usages, largest, out=torch.empty_like(usages))
     ties = top.sum(3, keepdim=True)
     # m_{j+1} = max(m_j, w_j): the gradient goes to the larger one, a tie splits it evenly. The last m_j ends here.

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 aten = torch.ops.aten
 
 
-def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> list[Tensor]:
+class States(NamedTuple):
+    """What the composition network went through."""
+
+    states: Tensor
+    """Hidden states, each with a one below (J, hidden + 1, N)"""
+    gates: Tensor
+    """i, f, g, o (J, 4, hidden, N)"""
+    cells: Tensor
+    """c (J, hidden, N)"""
+    squashed: Tensor
+    """tanh(c) (J, hidden, N)"""
+
+
+def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> States:
     """`c_j = f_j c_{j-1} + i_j g_j`, `h_j = o_j tanh(c_j)` from `h_0 = c_0 = 0`.
 
     Args:
         signal: `W_ih x + b`, gates in the order input, forget, cell, output (4 * hidden, N).
         recurrent: W_hh (4 * hidden, hidden), for more than one step.
         steps: J.
-
-    Returns:
-        Hidden states, each with a one below (J, hidden + 1, N); for the backward i, f, g, o (J, 4, hidden, N), c and
-        tanh(c), both (J, hidden, N)
     """
     hidden, count = len(signal) // 4, signal.shape[1]
     states = signal.new_empty(steps, hidden + 1, count)
@@ -43,17 +54,16 @@ def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> list[T
             cell.addcmul_(f, before[1])
         torch.mul(o, torch.tanh(cell, out=squash), out=h)
         before = h, cell
-    return [states, gates, cells, squashed]
+    return States(states, gates, cells, squashed)
 
 
-def lstm_backward(
-    grad_states: Tensor, recurrent: Tensor | None, gates: Tensor, cells: Tensor, squashed: Tensor
-) -> Tensor:
+def lstm_backward(grad_states: Tensor, recurrent: Tensor | None, saved: States) -> Tensor:
     """Gradients of the gates before their non-linearities (J, 4 * hidden, N); overwrites `grad_states`.
 
     What a gate's gradient is multiplied with is known from the forward for all steps at once; only the gradients of
     state and cell go from step to step.
     """
+    _, gates, cells, squashed = saved
     steps, _, hidden, count = gates.shape
     i, f, g, o = gates.unbind(1)
     slopes = torch.addcmul(gates, gates, gates, value=-1)

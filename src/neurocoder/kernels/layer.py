@@ -1,197 +1,270 @@
-"""The whole linear program layer as one autograd function, for eager mode: few operations, and few tensors kept.
+"""A program layer's forward and backward, written by hand over a composition core: `cpu`, or `gpu` with Triton kernels.
 
-What reads the input is one projection. In the backward, the large products of the residual depend on nothing that is
-composed, so that in a CUDA graph they run beside it.
+There are two forms. Where each input steers itself, the layer executes: x (N, d_in) becomes y (N, d_out). Where one
+program serves several inputs, it only composes: rows (N, control_dim) become attention and sigma for the caller to
+execute. What reads the input is one projection: the slots (where the layer executes), the composition network, the
+integration network.
 
-No operation in here is recorded by autograd, so all go below it, which shortens each.
+In the backward, the large products of the residual depend on nothing that is composed, so that in a CUDA graph they run
+on a side stream meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
 from ..config import ProgramConfig
+from ..tensors import ProgramTensors
 from . import cpu
+from .core import Composed, Gradients, Prepared
 from .side_stream import SideStream, on_device_of
 
 
-def core_of(fused: bool) -> Any:
-    """The module with the composition core: Triton kernels, or torch operations."""
-    if not fused:
-        return cpu
-    from . import fused as kernels
+class Form(NamedTuple):
+    """How a layer runs: all that is not a tensor."""
 
-    return kernels
+    triton: bool
+    """Whether the Triton kernels compose, or the core for CPUs."""
+    program: ProgramConfig
+    dtype: torch.dtype
+    """Of the large products; the composition is in at least float32."""
+    executes: bool
+
+    @property
+    def core(self) -> Any:
+        """The module that composes."""
+        if not self.triton:
+            return cpu
+        from . import gpu
+
+        return gpu
+
+    @property
+    def offset(self) -> int:
+        """Where in the projection the composition network's part begins; the integration network's follows it."""
+        return self.program.slots if self.executes else 0
+
+    @property
+    def end(self) -> int:
+        """Where in the projection the composition network's part ends."""
+        return self.offset + 4 * self.program.hidden
 
 
-class ProgramLinear(torch.autograd.Function):
-    """`y = x W_t + bias` for x (N, d_in). `fused`: whether the Triton core composes, or the one in torch operations."""
+class Kept(NamedTuple):
+    """What the backward needs besides the parameters and the core's own state."""
+
+    x: Any
+    readers: Any
+    """The weights of what reads the input, one under the other"""
+    projected: Any
+    keys: Any
+    signal: Any
+    scale: Any
+    coefficients: Any
+    V: Any
+    R: Any
+    xR: Any
+    """`x R`, where it is gated"""
+
+
+def forward(
+    form: Form, x: Tensor, tensors: ProgramTensors
+) -> tuple[tuple[Tensor | None, ...], Kept, ProgramTensors, Sequence[Any]]:
+    """The outputs, and what the backward needs: `Kept`, the parameters in full precision, the core's state.
+
+    Args:
+        form: how the layer runs.
+        x: its inputs (N, d_in), or what the controller reads (N, control_dim) where it only composes.
+        tensors: its parameters; without R and bias where it only composes.
+
+    Returns:
+        y (N, d_out), or attention (3, N, r, P), sigma (N, r) and scale (N, 1) or None, ...
+    """
+    core, dtype = form.core, form.dtype
+    full = torch.promote_types(dtype, torch.float32)
+    V = R = xR = None
+    x, side = x.to(dtype), SideStream(x)
+    with side:
+        whole = composing(tensors, full)
+        prepared = core.prepare(whole)
+        ready = side.mark()
+        if tensors.R is not None:
+            R = tensors.R.to(dtype)
+            if form.program.residual is True:
+                xR = torch.mm(x, R.mT)
+    readers = _readers(form, tensors).to(dtype)
+    projected = core.project(x, readers).to(full)
+    side.await_mark(ready)
+    composed, state = core.forward(projected, prepared, whole, form.program, form.executes)
+    if form.executes:
+        V, bias = tensors.V.to(dtype), None if tensors.bias is None else tensors.bias.to(dtype)
+    side.join()
+    outputs: tuple[Tensor | None, ...] = (composed.attention, composed.sigma, composed.scale)
+    if form.executes:
+        y = core.execute(composed, V, bias, xR)
+        if R is not None and xR is None:
+            y.addmm_(x, R.mT)
+        outputs = (y,)
+    kept = Kept(x, readers, projected, prepared.keys, prepared.signal, composed.scale, composed.coefficients, V, R, xR)
+    return outputs, kept, whole, state
+
+
+def backward(
+    form: Form,
+    grads: Sequence[Any],
+    kept: Kept,
+    tensors: ProgramTensors,
+    state: Sequence[Any],
+    wants_x: bool,
+    wants: ProgramTensors,
+) -> tuple[Tensor | None, ProgramTensors]:
+    """The gradients of x and of the parameters, the large ones only where they are wanted.
+
+    Args:
+        grads: of the forward's outputs.
+        kept, tensors, state: what the forward returned.
+        wants_x, wants: whether the gradients of x and of each parameter are wanted.
+    """
+    core, slots = form.core, form.program.slots
+    x, full = kept.x, kept.projected.dtype
+    wants_composition = any(wants._replace(R=False, bias=False))
+    side, sums = SideStream(kept.projected), SideStream(kept.projected, 1)
+    grad_V = grad_bias = grad_x = grad_R = ready = None
+    if form.executes:
+        grad = grads[0].contiguous()
+        of_xR = grad if kept.xR is None else torch.empty_like(grad)  # the gradient of `x R`
+        with side:
+            if wants_composition or wants.bias:
+                grad_V, grad_bias = core.write_backward(grad, kept.coefficients, slots)
+        into = core.execute_backward(grad, kept.V, kept.xR, kept.scale, of_xR)
+        if side.active:
+            with side:
+                grad_x, grad_R = _residual_backward(of_xR, x, kept.R, wants_x, wants.R)
+                ready = side.mark()
+    else:
+        into = Composed(grads[2], None, grads[0], grads[1])
+    prepared = Prepared(kept.keys, kept.signal)
+    found = core.backward(into, kept.projected, prepared, tensors, form.program, state, side, sums)
+    grad_projected = found.projected.to(x.dtype)
+    found_tensors = ProgramTensors(*[None] * len(ProgramTensors._fields))
+    with side:
+        grad_readers = (grad_projected.mT @ x).to(full) if wants_composition else None
+        sums.join()
+        if grad_readers is not None:
+            found_tensors = _composition_gradients(form, grad_readers, grad_V, found, tensors)
+    if form.executes and not side.active:  # only now, so as to leave the caches to the composition before
+        grad_x, grad_R = _residual_backward(of_xR, x, kept.R, wants_x, wants.R)
+    side.await_mark(ready)
+    if grad_x is not None:
+        grad_x.addmm_(grad_projected, kept.readers)
+    elif wants_x:
+        grad_x = grad_projected @ kept.readers
+    side.join()
+    return grad_x, found_tensors._replace(R=grad_R, bias=grad_bias if wants.bias else None)
+
+
+def _composition_gradients(
+    form: Form, grad_readers: Tensor, grad_V: Tensor | None, found: Gradients, tensors: ProgramTensors
+) -> ProgramTensors:
+    """Those of all parameters but R and the bias."""
+    full = grad_readers.dtype
+    grad_U = grad_readers[: form.offset] if form.executes else torch.zeros_like(tensors.U)
+    grad_slots = grad_U, torch.zeros_like(tensors.V) if grad_V is None else grad_V.to(full), found.S
+    weights, biases, signal, signal_bias = form.core.prepare_backward(found.prepared, tensors, grad_slots)
+    gated = tensors.integration_bias is not None
+    return ProgramTensors(
+        U=grad_slots[0],
+        V=grad_slots[1],
+        S=grad_slots[2],
+        key_u_weight=weights[0],
+        key_u_bias=biases[0],
+        key_v_weight=weights[1],
+        key_v_bias=biases[1],
+        key_s_weight=weights[2],
+        key_s_bias=biases[2],
+        input_weight=grad_readers[form.offset : form.end],
+        input_bias=found.input_bias,
+        recurrent_weight=None if tensors.recurrent_weight is None else found.recurrent_weight,
+        signal_weight=signal,
+        signal_bias=signal_bias,
+        integration_weight=grad_readers[form.end : form.end + 1] if gated else None,
+        integration_bias=found.integration_bias if gated else None,
+        R=None,
+        bias=None,
+    )
+
+
+def _residual_backward(
+    grad: Tensor, x: Tensor, R: Tensor | None, wants_x: bool, wants_R: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of x and R from that of `x R`, where they are wanted."""
+    return grad @ R if wants_x and R is not None else None, grad.mT @ x if wants_R else None
+
+
+def _readers(form: Form, tensors: ProgramTensors) -> Tensor:
+    """The weights of what reads the input, one under the other; on a GPU padded to a multiple of eight rows, so that
+    the rows of the projection begin at multiples of 16 bytes, as fast matrix products want them."""
+    parts = [tensors.U] if form.executes else []
+    parts += (
+        [tensors.input_weight]
+        if tensors.integration_weight is None
+        else [tensors.input_weight, tensors.integration_weight]
+    )
+    missing = -sum(map(len, parts)) % 8 if tensors.U.is_cuda else 0
+    if missing:
+        spare = tensors.input_weight
+        parts.append(spare[:missing] if missing <= len(spare) else spare.new_zeros(missing, spare.shape[1]))
+    return torch.cat(parts)  # the columns that spare rows make are ignored
+
+
+def composing(tensors: ProgramTensors, dtype: torch.dtype) -> ProgramTensors:
+    """What the composition itself takes of the parameters, in its own precision."""
+    rest = tensors._replace(input_weight=None, integration_weight=None, R=None, bias=None)
+    return rest.map(lambda tensor: tensor if tensor.dtype == dtype else tensor.to(dtype))
+
+
+class ProgramFunction(torch.autograd.Function):
+    """`forward` and `backward` for eager mode. Operations go below autograd, which makes each of them cheaper."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        fused: bool,
-        program: ProgramConfig,
-        dtype: torch.dtype,
-        x: Tensor,
-        left: Tensor,
-        right: Tensor,
-        values: Tensor,
-        key_u: Tensor,
-        key_u_bias: Tensor,
-        key_v: Tensor,
-        key_v_bias: Tensor,
-        key_s: Tensor,
-        key_s_bias: Tensor,
-        input_weight: Tensor,
-        input_bias: Tensor,
-        recurrent: Tensor | None,
-        signal: Tensor,
-        signal_bias: Tensor,
-        integration: Tensor | None,
-        integration_bias: Tensor | None,
-        residual: Tensor | None,
-        bias: Tensor | None,
-    ) -> Tensor:
-        """Parameters of the layer in the order of the arguments; `residual` (d_out, d_in).
-
-        Large products are in `dtype`, the composition in at least float32.
-        """
-        core, full = core_of(fused), torch.promote_types(dtype, torch.float32)
+    def forward(ctx: Any, form: Form, x: Tensor, *parameters: Tensor | None) -> Any:
+        """Arguments and results are those of `layer.forward`, the parameters one by one."""
         with _without_autocast(x), on_device_of(x), BelowAutograd():
-            x = x.to(dtype)
-            plain, branch = None, SideStream(x)
-            with branch:
-                networks = (key_u, key_u_bias, key_v, key_v_bias, key_s, key_s_bias)
-                slots, networks = _to((left, right, values), full), _to(networks, full)
-                input_bias, recurrent, signal, signal_bias, gate_bias = _to(
-                    (input_bias, recurrent, signal, signal_bias, integration_bias), full
-                )
-                keys, prepared = core.prepare(slots, networks, signal, signal_bias)
-                ready = branch.mark()
-                if residual is not None:
-                    residual = residual.to(dtype)
-                    if integration is not None:
-                        plain = torch.mm(x, residual.mT)
-            readers = _readers(left, input_weight, integration).to(dtype)
-            projected = core.project(x, readers).to(full)
-            branch.await_mark(ready)
-            tensors = (projected, input_bias, recurrent, prepared, keys, slots[2], gate_bias)
-            coefficients, scale, *saved = core.forward(*tensors, core.sizes_of(program))
-            right, bias = right.to(dtype), None if bias is None else bias.to(dtype)
-            branch.join()
-            y = core.execute(coefficients, right, bias, plain, None if plain is None else scale)
-            if residual is not None and plain is None:
-                y.addmm_(x, residual.mT)
-        ctx.fused, ctx.program, ctx.has_bias, ctx.prepared = fused, program, bias is not None, len(prepared)
+            outputs, kept, tensors, state = forward(form, x, ProgramTensors(*parameters))
+        ctx.form, ctx.state_type = form, type(state)
         # All through save_for_backward, so that activation checkpointing can drop them.
-        ctx.save_for_backward(
-            *(x, *slots, *networks[::2], recurrent, signal, gate_bias, right, residual),
-            *(readers, projected, keys, coefficients, scale, plain, *prepared, *saved),
-        )
-        return y
+        ctx.save_for_backward(*kept, *tensors, *state)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        """Reverse order of the forward; the large products only where their gradient is wanted."""
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        """Those of `layer.backward`."""
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "this backward cannot itself be differentiated: run forward and backward inside "
                 "`with nc.backend('torch'):` where create_graph=True is used"
             )
-        saved = ctx.saved_tensors  # once: activation checkpointing hands them out a single time, and may compute them
-        with _without_autocast(grad), BelowAutograd():
-            return _backward(ctx, saved, grad)
+        _, wants_x, *wants = ctx.needs_input_grad
+        saved = list(ctx.saved_tensors)  # once: activation checkpointing may compute them, and hands them out once
+        with _without_autocast(saved[0]), BelowAutograd():
+            kept, tensors, state = unflatten(saved, ctx.state_type)
+            grad_x, found = backward(ctx.form, grads, kept, tensors, state, wants_x, ProgramTensors(*wants))
+        return None, grad_x, *found
+
+
+def unflatten(saved: list[Any], state_type: type) -> tuple[Kept, ProgramTensors, Any]:
+    """The three parts of a list of all that the backward needs."""
+    first, second = len(Kept._fields), len(Kept._fields) + len(ProgramTensors._fields)
+    return Kept(*saved[:first]), ProgramTensors(*saved[first:second]), state_type(*saved[second:])
 
 
 def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """Casts are this file's own; leaving autocast costs time, so only where it is on."""
     device = tensor.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-def _readers(left: Tensor, input_weight: Tensor, integration: Tensor | None) -> Tensor:
-    """The weights of what reads the input, one under the other; on a GPU padded to a multiple of eight rows, so that
-    the rows of the projection begin at multiples of 16 bytes, as fast matrix products want them."""
-    parts = [left, input_weight] if integration is None else [left, input_weight, integration]
-    missing = -sum(map(len, parts)) % 8 if left.is_cuda else 0
-    if missing:
-        spare = input_weight if missing <= len(input_weight) else left.new_zeros(missing, left.shape[1])
-        parts.append(spare[:missing])  # any rows do: the columns that they make are ignored
-    return torch.cat(parts)
-
-
-def _to(tensors: Sequence[Tensor | None], dtype: torch.dtype) -> tuple[Any, ...]:
-    return tuple(tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype) for tensor in tensors)
-
-
-def _backward(ctx: Any, tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]:
-    """The gradients; autograd casts each to the dtype of its parameter."""
-    x, left, right, values, *weights, recurrent, signal, gate_bias, right_low, residual = tensors[:12]
-    readers, projected, keys, coefficients, scale, plain, *saved = tensors[12:]
-    program: ProgramConfig = ctx.program
-    dtype, full = x.dtype, projected.dtype
-    core, gated = core_of(ctx.fused), plain is not None
-    prepared, saved = saved[: ctx.prepared], saved[ctx.prepared :]
-    wants_x, wants_residual = ctx.needs_input_grad[3], ctx.needs_input_grad[20]
-    grad = grad.contiguous()
-    scaled = torch.empty_like(grad) if gated else None
-    of_plain = grad if scaled is None else scaled  # the gradient of `x R`
-    wants_memory = any(ctx.needs_input_grad[4:20])
-    branch, sums = SideStream(grad), SideStream(grad, 1)
-    grad_right = grad_bias = None
-    with branch:
-        if wants_memory or ctx.needs_input_grad[21]:
-            grad_right, grad_bias = core.right_backward(grad, coefficients, program.slots)
-    grad_coefficients, grad_scale = core.execute_backward(grad, right_low, plain, scale, scaled)
-    if branch.beside:
-        with branch:
-            grad_x, grad_residual = _plain_backward(of_plain, x, residual, wants_x, wants_residual)
-            ready = branch.mark()
-    found = core.backward(
-        *(grad_coefficients, grad_scale, None, None),
-        *(projected, recurrent, prepared, keys, values, gate_bias, saved, core.sizes_of(program), branch, sums),
-    )
-    into_projected = found.projected.to(dtype)
-    of_memory: tuple[Any, ...] = (None,) * 16
-    with branch:
-        grad_readers = (into_projected.mT @ x).to(full) if wants_memory else None
-        sums.join()
-        if grad_readers is not None and grad_right is not None:
-            slots, end = program.slots, program.slots + 4 * program.hidden
-            grad_slots = (grad_readers[:slots], grad_right.to(full), found.values)
-            grad_networks, *grad_signal = core.prepare_backward(
-                found.keys, found.signal, (left, right, values), weights, signal, grad_slots
-            )
-            of_memory = (
-                *grad_slots,
-                *grad_networks,
-                *(grad_readers[slots:end], found.input_bias),
-                None if recurrent is None else found.recurrent,
-                *grad_signal,
-                *((grad_readers[end : end + 1], found.gate_bias) if gated else (None, None)),
-            )
-    if branch.beside:
-        branch.await_mark(ready)
-    else:  # now, so as to leave the caches to the composition before
-        grad_x, grad_residual = _plain_backward(of_plain, x, residual, wants_x, wants_residual)
-    if grad_x is not None:
-        grad_x.addmm_(into_projected, readers)
-    elif wants_x:
-        grad_x = into_projected @ readers
-    branch.join()
-    return None, None, None, grad_x, *of_memory, grad_residual, grad_bias if ctx.has_bias else None
-
-
-def _plain_backward(
-    grad: Tensor, x: Tensor, residual: Tensor | None, wants_x: bool, wants_residual: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of x and R from that of `x R`, where they are wanted."""
-    into_x = grad @ residual if wants_x and residual is not None else None
-    return into_x, grad.mT @ x if wants_residual else None

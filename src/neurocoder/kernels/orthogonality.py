@@ -28,15 +28,15 @@ class OrthogonalLoss(torch.autograd.Function):
         ctx.sizes = [aligned(tensor.numel()) for tensor in slots]  # each begins where vectors of four may
         gradients = slots[0].new_empty(sum(ctx.sizes))
         ctx.shapes = [tensor.shape for tensor in slots]
-        branches = [SideStream(slots[0], number) for number in range(WIDTH)]
+        streams = [SideStream(slots[0], number) for number in range(WIDTH)]
         parts = _parts(ctx, gradients)
         with on_device_of(slots[0]):
             for index, weight in enumerate(weights):
                 pair = slice(2 * index, 2 * index + 2)
-                with branches[index % WIDTH]:
+                with streams[index % WIDTH]:
                     _distances(slots[pair], parts[pair], distances[pair], weight)
-            for branch in branches:
-                branch.join()
+            for stream in streams:
+                stream.join()
         ctx.save_for_backward(gradients)
         return distances.sum().to(gradients.dtype)
 

@@ -1,7 +1,7 @@
-"""Work beside the main path of a CUDA graph.
+"""Side streams of a CUDA graph.
 
-Kernels of small layers fill a fraction of a GPU. While a graph is recorded, what the main path does not wait for is put
-on a stream of its own, and so becomes a branch of the graph that runs at the same time. Elsewhere it runs in line.
+Kernels of small layers fill a fraction of a GPU. While a graph is captured, work that the main stream does not wait for
+goes to a side stream, and so becomes a branch of the graph that runs at the same time. Elsewhere it runs in line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 WIDTH = 4
-"""Branches beside each other, at most."""
+"""Side streams at the same time, at most."""
 _streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 """Up to `WIDTH` for each device. They are kept: cuBLAS holds a workspace for every stream that it has seen."""
 
@@ -26,29 +26,29 @@ def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def recording(tensor: Tensor) -> bool:
-    """Whether work on a tensor becomes part of a CUDA graph now."""
+def capturing(tensor: Tensor) -> bool:
+    """Whether work on a tensor is captured into a CUDA graph now."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class SideStream:
-    """Each `with` block begins after all work so far; `join` makes the main path wait for the blocks.
+    """Each `with` block begins after all work so far; `join` makes the main stream wait for the blocks.
 
     Tensors that a block reads or makes have to live until then, since memory is reused in the order of one stream:
-    `keep` holds those that nobody else does. Branches beside each other have numbers of their own.
+    `keep` holds those that nobody else does. Side streams that run at the same time have numbers of their own.
     """
 
     def __init__(self, tensor: Tensor, number: int = 0) -> None:
         self.stream: torch.cuda.Stream | None = None
         self.begun = False
         self.kept: list[Tensor] = []
-        if recording(tensor):
+        if capturing(tensor):
             key = (tensor.device, number)
             self.stream = _streams.get(key) or _streams.setdefault(key, torch.cuda.Stream(tensor.device))
 
     @property
-    def beside(self) -> bool:
-        """Whether blocks run beside the main path, not in line."""
+    def active(self) -> bool:
+        """Whether blocks run on a stream of their own, not in line."""
         return self.stream is not None
 
     def __enter__(self) -> None:
@@ -70,11 +70,11 @@ class SideStream:
             self.kept.extend(tensors)
 
     def mark(self) -> torch.cuda.Event | None:
-        """The end of the work so far in the branch, to `await_mark`."""
+        """The end of the side stream's work so far, to `await_mark`."""
         return None if self.stream is None else self.stream.record_event()
 
     def await_mark(self, mark: torch.cuda.Event | None) -> None:
-        """Let the main path wait for a mark, rather than for the whole branch."""
+        """Let the main stream wait for a mark, rather than for all of the side stream."""
         if mark is not None:
             self.main.wait_event(mark)
 

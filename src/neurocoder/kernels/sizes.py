@@ -9,9 +9,9 @@ import torch
 from ..config import ProgramConfig
 from .rounding import aligned, padded, power_of_two
 
-PROGRAMS, LSTM_PROGRAMS = 2048, 128
-"""Programs of the backward kernels, of the attention's for each kind; fixed, so that sums over inputs have a fixed
-order."""
+ATTENTION_GRID, LSTM_GRID = 2048, 128
+"""Sizes of the grids of the backward kernels, of the attention's for each kind; fixed, so that sums over inputs have a
+fixed order."""
 _TILE = 256
 """Rows times slots of one tile of the attention kernels. Measured on an H200 over tiles of 256 to 2,048 and 1 to 4
 warps: larger ones spill registers or leave the chip idle, and few slots want more warps. With the gates computed in the
@@ -72,7 +72,7 @@ class Sizes(NamedTuple):
     def lstm(self, count: int) -> dict[str, Any]:
         """Constants of the LSTM kernels; BN inputs of one program at a time."""
         width = padded(self.hidden)
-        inputs = 32 if self.steps == 1 and count > 16 * LSTM_PROGRAMS else 16
+        inputs = 32 if self.steps == 1 and count > 16 * LSTM_GRID else 16
         sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": width, "BN": inputs}
         return sizes | {"BS": min(128, 4096 // width), "PRECISION": precision(torch.float32)}
 

@@ -1,0 +1,111 @@
+"""The composition of programs: one operation, and which implementation of it serves a call.
+
+`compose` makes the active program of each row that a controller reads, in factors; every layer kind executes it in its
+own way. Where the inputs of a linear layer steer themselves and a kernel serves it, `compose_and_execute` does both as
+one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+
+from . import functional as F
+from . import reference
+from .backend import Implementation, choose, is_traced, product_dtype
+from .controller import ProgramController
+from .kernels.layer import Form, ProgramFunction
+from .memory import ProgramMemory
+
+if TYPE_CHECKING:
+    from .program import ProgramLayer
+
+
+KERNELS: tuple[Implementation, ...] = ("cpu", "triton")
+"""The implementations that also execute: forward and backward by hand."""
+
+
+class ActiveProgram(NamedTuple):
+    """`P_t = sum_n sigma_n (w^u_n M_U)^T (w^v_n M_V)` for N rows, in factors, and what multiplies the residual."""
+
+    U: Tensor
+    """M_U (P, d_in)"""
+    V: Tensor
+    """M_V (P, d_out)"""
+    u: Tensor
+    """w^u (N, r, P)"""
+    v: Tensor
+    """w^v (N, r, P)"""
+    sigma: Tensor
+    """(N, r)"""
+    scale: Tensor | None
+    """gate * sigma_r (N, 1), or None where the residual is not gated"""
+
+    def execute(self, read: Tensor) -> Tensor:
+        """e (N, T, P), with x P_t = e M_V, for T inputs a program that read a = x M_U^T (N, T, P)."""
+        return F.execute(read, self.u, self.v, self.sigma)
+
+
+_METHODS = frozenset(name for kind in (ProgramMemory, ProgramController) for name in vars(kind) if name[0] != "_")
+
+
+def _is_changed(part: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a user hooked, overrode or parametrized this memory or controller, which only calling it honours."""
+    return (
+        type(part) is not kind
+        or bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
+        or not _METHODS.isdisjoint(part.__dict__)
+    )
+
+
+def implementation(layer: ProgramLayer, rows: Tensor) -> Implementation:
+    """Which implementation serves this layer: the modules themselves where a user changed them."""
+    memory, controller = layer.memory, layer.controller
+    if _is_changed(memory, ProgramMemory) or _is_changed(controller, ProgramController):
+        return "torch"
+    if global_hooks._has_any_global_hook():
+        return "torch"
+    return choose(memory.U, rows, layer.config)
+
+
+def compose(name: Implementation, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
+    """The active programs of rows (N, control width), for the layer to execute."""
+    if name in KERNELS:
+        attention, sigma, scale = _run(name, layer, rows, executes=False)
+        dtype = product_dtype(rows, layer.memory.U)
+        u, v, sigma = (tensor.to(dtype) for tensor in (attention[0], attention[1], sigma))
+        return ActiveProgram(layer.memory.U, layer.memory.V, u, v, sigma, None if scale is None else scale.to(dtype))
+    slots = layer.memory()
+    if name == "reference" and len(rows):
+        parameters = dict(layer.named_parameters())
+        traces = [reference.compose(parameters, layer.config, z) for z in rows]
+        u, v, _ = torch.stack([trace.attention for trace in traces], dim=1)
+        sigma = torch.stack([trace.sigma for trace in traces])
+        gates = [trace.gate for trace in traces if trace.gate is not None]
+        gate = torch.stack(gates) if gates else None
+    else:
+        attention, gate = layer.controller(rows, slots.keys)
+        u, v, s = attention.weight.flatten(2, 3)
+        sigma = F.singular_values(s, slots.S)
+    return ActiveProgram(slots.U, slots.V, u, v, sigma, None if gate is None else sigma[:, -1:] * gate)
+
+
+def compose_and_execute(name: Implementation, layer: ProgramLayer, x: Tensor) -> Tensor:
+    """`y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves; for implementations with a kernel."""
+    return _run(name, layer, x, executes=True)
+
+
+def _run(name: Implementation, layer: ProgramLayer, rows: Tensor, executes: bool) -> Any:
+    """The layer by hand: as an autograd function, or while it is traced as an operator."""
+    dtype = product_dtype(rows, layer.memory.U)
+    assert dtype is not None
+    form, tensors = Form(name == "triton", layer.config, dtype, executes), layer.tensors(executes)
+    if is_traced():
+        from .kernels.operator import run_operator
+
+        outputs = run_operator(form, rows.contiguous(), tensors)
+        return outputs[0] if executes else outputs
+    return ProgramFunction.apply(form, rows.contiguous(), *tensors)

@@ -1,0 +1,63 @@
+"""The tensors of a program layer, as one named tuple: how they travel between a layer, autograd and the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class ProgramTensors(NamedTuple):
+    """A layer's parameters, their gradients, or whether these are wanted; None for what the layer does not have.
+
+    The names are those of the parameters in `ProgramMemory`, `ProgramController` and the layer itself.
+    """
+
+    U: Any
+    """M_U (P, d_in)"""
+    V: Any
+    """M_V (P, d_out)"""
+    S: Any
+    """M_S (P, 1)"""
+    key_u_weight: Any
+    """(K, d_in)"""
+    key_u_bias: Any
+    key_v_weight: Any
+    """(K, d_out)"""
+    key_v_bias: Any
+    key_s_weight: Any
+    """(K, 1)"""
+    key_s_bias: Any
+    input_weight: Any
+    """(4 * hidden, control_dim)"""
+    input_bias: Any
+    recurrent_weight: Any
+    """(4 * hidden, hidden), for more than one step"""
+    signal_weight: Any
+    """(3 * H * (K + P), hidden): queries first"""
+    signal_bias: Any
+    integration_weight: Any
+    """(1, control_dim), for a gated residual"""
+    integration_bias: Any
+    R: Any
+    """(d_out, d_in); None where the layer's kind executes the residual itself"""
+    bias: Any
+    """(d_out,)"""
+
+    def map(self, function: Callable[[Any], Any]) -> ProgramTensors:
+        """The same function of each tensor that the layer has."""
+        return ProgramTensors(*[None if tensor is None else function(tensor) for tensor in self])
+
+    @property
+    def slots(self) -> tuple[Any, Any, Any]:
+        """M_U, M_V, M_S."""
+        return self.U, self.V, self.S
+
+    @property
+    def key_weights(self) -> tuple[Any, Any, Any]:
+        """Those of the key networks for u, v, s."""
+        return self.key_u_weight, self.key_v_weight, self.key_s_weight
+
+    @property
+    def key_biases(self) -> tuple[Any, Any, Any]:
+        """Those of the key networks for u, v, s."""
+        return self.key_u_bias, self.key_v_bias, self.key_s_bias
