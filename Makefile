@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo run report bench test lint clean
+.PHONY: help demo run report bench test check lint clean
 
 help:
 	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
@@ -12,6 +12,7 @@ help:
 	@echo "make report tables and figures from the records; options in ARGS, e.g. ARGS='--output /tmp/smoke --target /tmp/page'"
 	@echo "make bench  what program layers cost beside plain ones; options in ARGS, e.g. ARGS=--quick"
 	@echo "make test   lint and run all tests"
+	@echo "make check  lint and run the quick tests of equations, layers and surgery, in about a minute"
 	@echo "make lint   ruff and mypy"
 	@echo "make clean  remove the virtual environment and caches"
 
@@ -40,6 +41,9 @@ lint: $(INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+check: lint
+	$(BIN)/python -m pytest -n 2 -m 'not slow' --ignore=tests/lab --ignore=tests/clients --ignore-glob='tests/test_kernels*' --ignore=tests/test_side_streams.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -76,7 +76,7 @@ def test_round_trip(tmp_path, into):
     "config", [nc.MixtureConfig(experts=3), nc.StoredProgramConfig(4, 2), nc.HyperConfig(hidden=5)]
 )
 def test_baselines(tmp_path, config):
-    model = coded_net(config=config, targets=nn.Linear)
+    model = coded_net(config=config, targets=[nn.Linear, "decode"])
     nc.save(model, tmp_path)
     other = nc.load(tmp_path, Net().eval())
     assert other.decode.config == config
@@ -147,13 +147,13 @@ def test_compiled_models(tmp_path):
 
 def test_the_folder_holds_two_files_and_no_pickle(tmp_path):
     nc.save(coded_net(), tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
-    tensors = load_file(tmp_path / "model.safetensors")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["neurocoder.json", "neurocoder.safetensors"]
+    tensors = load_file(tmp_path / "neurocoder.safetensors")
     assert "head.memory.U" in tensors
     assert "again.memory.U" not in tensors, "a shared tensor is stored once"
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "neurocoder.json").read_text())
     assert config["layers"]["head"]["config"] == {"kind": "ProgramConfig", **vars(small())}
-    with safe_open(tmp_path / "model.safetensors", "pt") as content:
+    with safe_open(tmp_path / "neurocoder.safetensors", "pt") as content:
         assert json.loads(content.metadata()["neurocoder"]) == config
 
 
@@ -165,13 +165,13 @@ def test_others_may_read_the_files_as_any_new_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"format": 99, "layers": {}}'])
-def test_config_json_is_for_reading_only(tmp_path, content):
+def test_the_json_file_is_for_reading_only(tmp_path, content):
     model = coded_net()
     nc.save(model, tmp_path)
     if content is None:
-        (tmp_path / "config.json").unlink()
+        (tmp_path / "neurocoder.json").unlink()
     else:
-        (tmp_path / "config.json").write_text(content)
+        (tmp_path / "neurocoder.json").write_text(content)
     assert_same(model, nc.load(tmp_path, Net()))
 
 
@@ -185,7 +185,7 @@ def half_a_file(tensors, file, metadata):
 
 
 def full_for_tensors(source, target, replace=os.replace):
-    full_disk() if Path(target).name == "model.safetensors" else replace(source, target)
+    full_disk() if Path(target).name == "neurocoder.safetensors" else replace(source, target)
 
 
 FAILURES = {

@@ -18,7 +18,7 @@ def edit(change):
     """A function that changes the config and the tensors inside a checkpoint, or returns another config as text."""
 
     def apply(folder):
-        file = folder / "model.safetensors"
+        file = folder / "neurocoder.safetensors"
         tensors = load_file(file)
         with safe_open(file, "pt") as content:
             config = json.loads(content.metadata()["neurocoder"])
@@ -34,13 +34,13 @@ def untie(config, tensors):
 
 
 def write(content):
-    return lambda folder: (folder / "model.safetensors").write_bytes(content)
+    return lambda folder: (folder / "neurocoder.safetensors").write_bytes(content)
 
 
 def truncate(share):
     def apply(folder):
-        content = (folder / "model.safetensors").read_bytes()
-        (folder / "model.safetensors").write_bytes(content[: int(share * len(content))])
+        content = (folder / "neurocoder.safetensors").read_bytes()
+        (folder / "neurocoder.safetensors").write_bytes(content[: int(share * len(content))])
 
     return apply
 
@@ -51,20 +51,20 @@ DAMAGE = {
     "empty file": (write(b""), "damaged or not a safetensors file"),
     "random bytes": (write(bytes(range(256)) * 20), "damaged or not a safetensors file"),
     "a pickle": (
-        lambda f: torch.save({"a": torch.ones(2)}, f / "model.safetensors"),
+        lambda f: torch.save({"a": torch.ones(2)}, f / "neurocoder.safetensors"),
         "damaged or not a safetensors file",
     ),
     "foreign safetensors": (
-        lambda folder: save_file({"a": torch.ones(2)}, folder / "model.safetensors"),
+        lambda folder: save_file({"a": torch.ones(2)}, folder / "neurocoder.safetensors"),
         "not a neurocoder checkpoint, it carries no neurocoder config",
     ),
     "no tensors": (
-        lambda f: (f / "model.safetensors").unlink(),
-        "has no model.safetensors: give a folder that nc.save",
+        lambda f: (f / "neurocoder.safetensors").unlink(),
+        "has no neurocoder.safetensors: give a folder that nc.save",
     ),
     "newer format": (
-        edit(lambda config, _: config.update(format=2, version="9.0")),
-        r"written by neurocoder 9\.0 in format 2; this is .*, which reads up to format 1: upgrade neurocoder",
+        edit(lambda config, _: config.update(format=3, version="9.0")),
+        r"written by neurocoder 9\.0 in format 3; this is .*, which reads up to format 2: upgrade neurocoder",
     ),
     "config is not JSON": (edit(lambda *_: "{"), "damaged neurocoder config, save it anew: JSONDecodeError"),
     "config is not a table": (edit(lambda *_: "[1]"), "damaged neurocoder config"),
@@ -197,8 +197,8 @@ def test_a_single_layer_cannot_replace_the_model_itself(tmp_path):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("nowhere", "no checkpoint at .*nowhere, it has no model.safetensors"),
-        ("model.safetensors", "path must be a folder that nc.save wrote, but .* is a file"),
+        ("nowhere", "no checkpoint at .*nowhere, it has no neurocoder.safetensors"),
+        ("neurocoder.safetensors", "path must be a folder that nc.save wrote, but .* is a file"),
     ],
 )
 def test_wrong_paths(tmp_path, place, message):

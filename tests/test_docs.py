@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import neurocoder as nc
-from neurocoder import initialisation, surgery
+from neurocoder import initialisation, kinds
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -34,13 +34,14 @@ def title(page):
 @pytest.fixture
 def own_registry():
     """Kinds that a page registers end with the page."""
-    before = dict(surgery._registry)
+    before = dict(kinds._registry)
     yield
-    surgery._registry.clear()
-    surgery._registry.update(before)
+    kinds._registry.clear()
+    kinds._registry.update(before)
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=title)
 def test_snippets_run_and_print_what_the_page_says(page, tmp_path, monkeypatch, own_registry):
     monkeypatch.chdir(tmp_path)

@@ -136,7 +136,7 @@ CALLS = [
 
 MODELS = [
     (lambda: nc.plan(plain(), "fc", small()), r"targets matched no layer: 'fc'; the model has 0, 1, 2"),
-    (lambda: nc.recode(plain(), 7, small()), r"targets must be names, globs, types or predicates, got 7"),
+    (lambda: nc.recode(plain(), 7, small()), r"targets must be names, suffixes, globs, types or predicates, got 7"),
     (lambda: nc.recode(plain(), "2", small()), r"cannot recode '2': nn\.Embedding is of an unknown kind"),
     (lambda: nc.recode(plain(), "0", P), r"config must be a ProgramConfig or another neurocoder config, got <class"),
     (lambda: nc.recode(plain(), "0", {"slots": 3}), r"config must be a ProgramConfig .*, got \{'slots': 3\}"),
@@ -155,6 +155,11 @@ MODELS = [
         r"coded_type must be a subclass of neurocoder\.CodedLayer, got <class",
     ),
     (lambda: nc.register(nn.Bilinear, nc.CodedLayer), r"coded_type must have a config_type .*, got None"),
+    (lambda: nc.register(nn.Bilinear, nc.Linear, transposed=1), r"transposed must be True or False, got 1"),
+    (
+        lambda: nc.register(nn.Bilinear, nc.Conv2d, transposed=True),
+        r"coded_type must be a subclass of neurocoder\.CodedLinear if transposed, got <class",
+    ),
     (lambda: nc.auxiliary_loss([linear()]), r"each of modules must be an nn\.Module, got \[Linear"),
     (lambda: nc.orthogonal_loss(None), r"each of modules must be an nn\.Module, got None"),
     (lambda: nc.count_parameters(3), r"model must be an nn\.Module, got 3"),
@@ -173,7 +178,7 @@ MODELS = [
     ),
     (lambda: nc.save({"a": x}, "never"), r"model must be an nn\.Module, got \{'a'"),
     (lambda: nc.load("never", None), r"model must be an nn\.Module, got None"),
-    (lambda: nc.load("never", plain()), r"no checkpoint at never, it has no model\.safetensors: give a folder"),
+    (lambda: nc.load("never", plain()), r"no checkpoint at never, it has no neurocoder\.safetensors: give a folder"),
 ]
 
 TABLE = CONFIGS + CONSTRUCTION + CALLS + MODELS

@@ -15,7 +15,7 @@ def variance_ratio(layer, plain, x):
 @pytest.mark.parametrize("residual", [True, False, "plain"])
 @pytest.mark.parametrize("heads", [1, 10])
 @pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("slots", [5, 30, 50, 120])
+@pytest.mark.parametrize("slots", [5, 30, 50, pytest.param(120, marks=pytest.mark.slow)])
 def test_output_variance_is_that_of_a_plain_layer(slots, steps, heads, residual):
     config = nc.ProgramConfig(slots=slots, steps=steps, heads=heads, residual=residual)
     for size in ((64, 48), (200, 10)):

@@ -106,7 +106,7 @@ def test_the_gradient_agrees_with_finite_differences():
         one.memory.U.data += sign * 1e-6 * direction
     slope = 0.7 * (by_hand(moved[0].memory) - by_hand(moved[1].memory)) / 2e-6
     assert (layer.memory.U.grad * direction).sum().item() == pytest.approx(slope, rel=1e-5)
-    assert layer.controller.signal.weight.grad is None
+    assert layer.controller.signal_weight.grad is None
 
 
 def test_mixtures_add_their_balance_loss():

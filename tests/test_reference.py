@@ -75,6 +75,22 @@ def test_linear_without_bias_and_with_control():
     assert_same(layer, layer(x, control=z), slow, x)
 
 
+@pytest.mark.parametrize("residual", [True, False, "plain"])
+def test_the_reference_is_a_backend(residual):
+    """So that any model can be compared with the literal equations, convolutions and empty batches too."""
+    model = torch.nn.Sequential(
+        nc.Conv2d(2, 3, 3, program=small(residual=residual)),
+        torch.nn.Flatten(),
+        nc.Linear(27, 4, program=small(residual=residual)),
+    )
+    model = randomised(model.double(), 0.5)
+    for count in (3, 0):
+        x = torch.randn(count, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+        with nc.backend("reference"):
+            slow = model(x)
+        assert_same(model, model(x), slow, x)
+
+
 def test_one_control_serves_a_whole_sequence():
     layer = randomised(nc.Linear(7, 3, program=small(), control_dim=4, dtype=torch.float64))
     x, z = torch.randn(2, 5, 7, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import neurocoder as nc
-from neurocoder import surgery
+from conftest import randomised, small
+from neurocoder import kinds
 from snapshots import Snapshot
 
 
@@ -85,7 +86,7 @@ class Swaying(nc.CodedLayer):
 @pytest.fixture(autouse=True)
 def swaying(monkeypatch):
     """Register the user's kind, and forget it afterwards."""
-    monkeypatch.setattr(surgery, "_registry", dict(surgery._registry))
+    monkeypatch.setattr(kinds, "_registry", dict(kinds._registry))
     nc.register(Diagonal, Swaying)
 
 
@@ -128,9 +129,126 @@ def test_layers_inside_a_recoded_one_are_left_alone():
 
 def test_a_checkpoint_of_an_unregistered_kind_says_so(tmp_path, monkeypatch):
     nc.save(nc.recode(nn.Sequential(Diagonal(4)), "0", SwayConfig()), tmp_path)
-    monkeypatch.delitem(surgery._registry, (Diagonal, SwayConfig))
+    monkeypatch.delitem(kinds._registry, (Diagonal, SwayConfig))
     model = nn.Sequential(Diagonal(4))
     before = Snapshot(model)
     with pytest.raises(nc.CheckpointError, match=r"layer '0' was saved with SwayConfig, .* see nc\.register"):
         nc.load(tmp_path, model)
+    before.assert_unchanged()
+
+
+class Conv1D(nn.Module):
+    """A linear layer of another library: its weight is (in, out), its sizes have other names."""
+
+    def __init__(self, nf, nx, bias=True):
+        super().__init__()
+        self.nf, self.nx, self.tag = nf, nx, ["kept"]
+        self.weight = nn.Parameter(torch.randn(nx, nf))
+        self.bias = nn.Parameter(torch.randn(nf)) if bias else None
+
+    def forward(self, x):
+        y = x @ self.weight
+        return y if self.bias is None else y + self.bias
+
+
+class Watching(nc.Linear):
+    """A user's own program layer that notes the weight it starts from."""
+
+    def start_from(self, weight):
+        super().start_from(weight)
+        object.__setattr__(self, "seen", weight.detach().clone())
+
+
+@pytest.fixture
+def transposed():
+    nc.register(Conv1D, nc.Linear, transposed=True)
+    nc.register(Conv1D, nc.MixtureLinear, transposed=True)
+
+
+def block():
+    return nn.Sequential(Conv1D(6, 4), nn.Tanh(), Conv1D(6, 6, bias=False))
+
+
+TRANSPOSED = [small(), small(residual="plain"), nc.MixtureConfig(experts=3)]
+
+
+@pytest.mark.parametrize("config", TRANSPOSED)
+def test_a_transposed_weight_takes_one_line(transposed, config, tmp_path):
+    model, x = block().eval(), torch.randn(5, 4)
+    empty, weights, expected = block().eval(), [model[0].weight, model[2].weight], model(x)
+    plan = nc.plan(model, Conv1D, config)
+    assert str(plan).splitlines()[2].split()[1] == "Conv1D"
+    nc.recode(model, Conv1D, config)
+    assert plan.total_after == sum(p.numel() for p in model.parameters())
+    assert (model[0].in_features, model[0].out_features, model[2].bias) == (4, 6, None)
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+
+    nc.save(randomised(copy.deepcopy(model), 0.3), tmp_path)
+    loaded = nc.load(tmp_path, empty)
+    assert (loaded(x) - expected).abs().max() > 0.1
+    mean = [loaded[0].materialize(x).mean(0), loaded[2].materialize(loaded[:2](x)).mean(0)]
+
+    for one, wanted in ((nc.restore(model), weights), (nc.restore(loaded, data=x), mean)):
+        for layer, weight in zip((one[0], one[2]), wanted, strict=True):
+            assert type(layer) is Conv1D
+            assert layer.tag == ["kept"]
+            assert layer.weight.is_contiguous()
+            torch.testing.assert_close(layer.weight, weight, rtol=1e-4, atol=1e-4)
+        assert one[2].bias is None
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+    nc.recode(model, Conv1D, config)
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_start_from_sees_one_layout():
+    nc.register(Conv1D, Watching, transposed=True)
+    model = nc.recode(nn.Sequential(Conv1D(6, 4)), "0", small())
+    assert model[0].seen.shape == model[0].R.shape == (6, 4)
+
+
+def test_a_transposed_layer_keeps_mode_freezing_dtype_and_its_kind_through_a_copy(transposed):
+    model, x = block().double().eval(), torch.randn(3, 4, dtype=torch.float64)
+    model[0].weight.requires_grad_(False)
+    model[2].train()
+    expected = model(x)
+    nc.recode(model, "*", small())
+    assert (model[0].R.requires_grad, model[0].bias.requires_grad, model[2].R.requires_grad) == (False, True, True)
+    assert not any("template" in name for name in [*model.state_dict(), *dict(model.named_modules())])
+    model = nc.restore(copy.deepcopy(model).to(torch.bfloat16).double())
+    assert [type(layer) for layer in model] == [Conv1D, nn.Tanh, Conv1D]
+    assert [(layer.training, layer.weight.requires_grad) for layer in (model[0], model[2])] == [
+        (False, False),
+        (True, True),
+    ]
+    assert model[0].weight.dtype is torch.float64
+    torch.testing.assert_close(model(x), expected, rtol=0.05, atol=0.05)
+
+
+def test_a_transposed_layer_on_the_meta_device(transposed):
+    with torch.device("meta"):
+        model = block()
+    nc.recode(model, "*", small())
+    assert model[0].R.is_meta
+    assert model[0].R.shape == (6, 4)
+
+
+class Scaled(Conv1D):
+    def __init__(self):
+        super().__init__(3, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(("kind", "got"), [(Scaled, "scale"), (Flat, r"a tensor of shape \(3,\)"), (nn.ReLU, "None")])
+def test_what_cannot_be_read_as_a_transposed_layer_is_refused(kind, got):
+    nc.register(kind, nc.Linear, transposed=True)
+    model = nn.Sequential(kind())
+    before = Snapshot(model)
+    with pytest.raises(ValueError, match=rf"cannot recode '0': {kind.__name__}: a transposed layer must .*, got {got}"):
+        nc.recode(model, "0", small())
     before.assert_unchanged()

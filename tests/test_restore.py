@@ -141,6 +141,97 @@ def test_a_tuple_is_the_arguments_of_the_model():
     torch.testing.assert_close(model.fc.weight, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_dictionary_is_its_keyword_arguments():
+    model, x, z = randomised(Named()), torch.randn(5, 4), torch.randn(5, 2)
+    expected = model.fc.materialize(x, control=z).mean(0).T
+    nc.restore(model, data={"z": z, "x": x})
+    torch.testing.assert_close(model.fc.weight, expected, rtol=1e-4, atol=1e-4)
+
+
+class Once:
+    """A loader that may be read once, and that notes how the model was run."""
+
+    def __init__(self, batches, model):
+        self.batches, self.model, self.seen = batches, model, []
+
+    def __iter__(self):
+        assert not self.seen, "a loader is read once"
+        for batch in self.batches:
+            self.seen.append((self.model.training, torch.is_grad_enabled()))
+            yield batch
+
+
+def loaders(x, z):
+    pairs = torch.utils.data.TensorDataset(x, z)
+    parts = [(x[:5], z[:5]), (x[5:6], z[5:6]), (x[6:], z[6:])]
+    return {
+        "torch's loader": torch.utils.data.DataLoader(pairs, batch_size=4),
+        "list of tuples": parts,
+        "list of lists": [list(part) for part in parts],
+        "dictionaries": [{"x": x, "z": z} for x, z in parts],
+        "generator": (part for part in parts),
+        "both forms": [parts[0], {"x": x[5:], "z": z[5:]}],
+    }
+
+
+@pytest.mark.parametrize("form", loaders(torch.zeros(9, 4), torch.zeros(9, 2)))
+def test_a_loader_gives_the_mean_over_all_inputs_of_all_batches(form):
+    model, x, z = randomised(Named()), torch.randn(9, 4), torch.randn(9, 2)
+    expected = model.fc.materialize(x, control=z).mean(0).T
+    nc.restore(model, data=loaders(x, z)[form])
+    torch.testing.assert_close(model.fc.weight, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_loader_is_read_once_in_eval_mode_without_gradients():
+    model, x = randomised(nc.recode(mixed_mlp(), "*", small())), torch.randn(9, 5)
+    expected = model[0].materialize(x).mean(0).T
+    loader = Once([x[:2], x[2:]], model)
+    nc.restore(model, data=loader)
+    assert loader.seen == [(False, False), (False, False)]
+    assert model.training
+    torch.testing.assert_close(model[0].weight, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("targets", "restored"),
+    [
+        ("0", ["0"]),
+        (["0", "3.fc"], ["0", "3.fc"]),
+        ("fc", ["3.fc"]),
+        ("3.*", ["3.fc"]),
+        (nc.Linear, ["0", "3.fc"]),
+        (nn.Module, ["0", "2", "3.fc"]),
+        (lambda name, module: isinstance(module, nc.MixtureLinear), ["2"]),
+    ],
+)
+def test_only_the_targets_are_restored(targets, restored):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.ModuleDict({"fc": nn.Linear(3, 3)}))
+    nc.recode(model, {"0": small(), "fc": small(), "2": nc.MixtureConfig()})
+    layers = {name: model.get_submodule(name) for name in ("0", "2", "3.fc")}
+    assert nc.restore(model, targets) is model
+    for name, layer in layers.items():
+        now = model.get_submodule(name)
+        assert type(now) is nn.Linear if name in restored else now is layer
+
+
+def test_a_shared_layer_is_restored_under_all_its_names():
+    fc = nn.Linear(4, 4)
+    model = nc.recode(nn.ModuleDict({"left": fc, "right": nn.Sequential(fc)}), "*", small())
+    nc.restore(model, "right.0")
+    assert type(model["left"]) is nn.Linear
+    assert model["left"] is model["right"][0]
+
+
+def test_data_is_only_for_the_targets():
+    model, x = randomised(nc.recode(SideStream(), "*", small())), torch.randn(4, 3)
+    expected, idle = model.used.materialize(x).mean(0).T, model.idle
+    with pytest.raises(ValueError, match="data must be given: the program of 'used' differs"):
+        nc.restore(model, "used")
+    nc.restore(model, "used", data=x)
+    torch.testing.assert_close(model.used.weight, expected, rtol=1e-4, atol=1e-4)
+    assert model.idle is idle
+
+
 def test_bfloat16_means_are_summed_in_float32():
     model = Reused().to(torch.bfloat16)
     randomised(nc.recode(model, "fc", small()), scale=0.5)
@@ -234,3 +325,54 @@ def test_errors_change_nothing(build, data, message):
     with pytest.raises(ValueError, match=message):
         nc.restore(model, data=data)
     before.assert_unchanged()
+
+
+TENSOR = torch.randn(2, 3)
+LOADER = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(TENSOR, TENSOR))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"targets": TENSOR}, r"got a tensor of shape \(2, 3\): for data write nc\.restore\(model, data=\.\.\.\)"),
+        ({"targets": (TENSOR, TENSOR)}, "got a tensor of shape .*: for data write nc.restore"),
+        ({"targets": {"x": TENSOR}}, "targets must be names, .* got a dictionary: for data write nc.restore"),
+        ({"targets": LOADER}, "targets must be names, .* got <torch.*DataLoader.*: for data write nc.restore"),
+        ({"targets": 3}, "targets must be names, suffixes, globs, types or predicates, got 3"),
+        ({"targets": "nope"}, "targets matched no layer: 'nope'; the model has used, idle, plain"),
+        ({"targets": "plain"}, "cannot restore 'plain': nn.Linear is not a coded layer; the coded layers are used"),
+        ({"targets": ["used", ""]}, "cannot restore the model itself: Wider is not a coded layer"),
+        ({"targets": lambda name, module: "l" in name}, "cannot restore 'plain': nn.Linear is not a coded layer"),
+        ({"targets": nn.Linear}, "targets matched no coded layer: nn.Linear; the coded layers are used, idle"),
+        ({"targets": "p*"}, r"targets matched no coded layer: 'p\*'; the coded layers are used, idle"),
+        (
+            {"data": "used"},
+            r"data must be a tensor, .*, got 'used'; targets go before it: nc.restore\(model, targets, data=x\)",
+        ),
+        ({"data": 3}, "data must be a tensor, a tuple of arguments, .* or an iterable of these, got 3"),
+        ({"data": ["used"]}, r"got a batch that is str: wrap it as \(batch,\)"),
+        ({"data": []}, "reached no input of 'used', 'idle'"),
+        (
+            {"data": LOADER},
+            r"data must be what the model's forward takes: too many positional .*data=\(x for x, _ in loader\)",
+        ),
+        ({"data": {"z": TENSOR}}, "data must be what the model's forward takes: .* argument"),
+    ],
+)
+def test_wrong_targets_and_data_change_nothing(arguments, message):
+    class Wider(SideStream):
+        def __init__(self):
+            super().__init__()
+            self.plain = nn.Linear(3, 3)
+
+    model = randomised(nc.recode(Wider(), ["used", "idle"], small()))
+    before = Snapshot(model)
+    with pytest.raises(ValueError, match=message):
+        nc.restore(model, **arguments)
+    before.assert_unchanged()
+
+
+def test_data_is_named_not_given_as_a_third_argument():
+    model = nc.recode(mixed_mlp(), "*", small())
+    with pytest.raises(TypeError, match="positional"):
+        nc.restore(model, None, TENSOR)

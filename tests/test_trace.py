@@ -74,7 +74,7 @@ def test_recorded_values_are_detached_and_training_is_unaffected():
     layer.zero_grad()
     with nc.record(layer) as trace:
         layer(x).sum().backward()
-    assert torch.equal(layer.memory.U.grad, expected)
+    torch.testing.assert_close(layer.memory.U.grad, expected, rtol=1e-5, atol=1e-4)
     assert not any(field.requires_grad for field in trace[""] if field is not None)
 
 
@@ -128,6 +128,7 @@ def test_only_program_layers_are_recorded():
     assert list(trace) == ["1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_models_are_recorded_without_compiling_anew(backend):
     from torch._dynamo.testing import CompileCounterWithBackend  # takes seconds
@@ -165,85 +166,3 @@ def test_a_compiled_part_of_a_model_is_recorded(outside):
         model(x)
     assert list(trace) == ["0", "1"]
     assert_same_programs(trace["1"], model[1].programs(model[0](x)))
-
-
-def steered():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-    nc.recode(model, "0", small(), control_dim=3)
-    nc.recode(model, "2", small())
-    return randomised(model, 0.5)
-
-
-def test_control_steers_and_is_undone():
-    model, x, z = steered(), torch.randn(5, 4), torch.randn(5, 3)
-    expected = model[2](model[0](x, control=z).tanh())
-    with nc.control(model, z):
-        torch.testing.assert_close(model(x), expected)
-    with pytest.raises(ValueError, match=r"control must be given: this Linear has control_dim=3; .*nc\.control"):
-        model(x)
-
-
-def test_control_nests_and_survives_exceptions():
-    model, x = steered(), torch.randn(5, 4)
-    z, other = torch.randn(5, 3), torch.randn(5, 3)
-    with nc.control(model, z):
-        expected = model(x)
-        with nc.control(model, other):
-            assert (model(x) - expected).abs().max() > 1e-3
-        torch.testing.assert_close(model(x), expected)
-        with pytest.raises(ValueError, match="x must have shape"), nc.control(model, other):
-            model(torch.randn(5, 3))
-        torch.testing.assert_close(model(x), expected)
-    assert model[0].ambient_control is None
-
-
-def test_an_argument_overrides_the_surrounding_control():
-    model, x, z = steered(), torch.randn(5, 4), torch.randn(5, 3)
-    with nc.control(model, torch.randn(5, 3)):
-        inside = model[0](x, control=z)
-    torch.testing.assert_close(inside, model[0](x, control=z))
-
-
-def test_control_carries_gradients():
-    model, x, z = steered(), torch.randn(5, 4), torch.randn(5, 3, requires_grad=True)
-    with nc.control(model, z):
-        model(x).square().sum().backward()
-    assert z.grad.abs().max() > 0
-
-
-def test_control_and_record_together():
-    model, x, z = steered(), torch.randn(5, 4), torch.randn(5, 3)
-    with nc.control(model, z), nc.record(model) as trace:
-        model(x)
-    assert_same_programs(trace["0"], model[0].programs(x, control=z))
-
-
-def test_control_of_a_compiled_model():
-    torch._dynamo.reset()
-    model, x = steered(), torch.randn(5, 4)
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    for _ in range(3):
-        with nc.control(compiled, torch.randn(5, 3)):
-            torch.testing.assert_close(compiled(x), model(x))
-
-
-@pytest.mark.parametrize("z", [torch.randn(5, 4), torch.randn(3, 5), torch.tensor(1.0)])
-def test_control_of_the_wrong_width_is_refused_before_anything_happens(z):
-    model = steered()
-    with pytest.raises(ValueError, match=r"control must have shape \(\.\.\., 3\), got \("):
-        nc.control(model, z).__enter__()
-    assert model[0].ambient_control is None
-
-
-def test_control_of_the_wrong_batch_is_refused():
-    model, x = steered(), torch.randn(5, 4)
-    with (
-        nc.control(model, torch.randn(4, 3)),
-        pytest.raises(ValueError, match=r"leading dimensions must be the first of .* \(5,\), got \(4,\)"),
-    ):
-        model(x)
-
-
-def test_control_without_a_layer_to_steer():
-    with pytest.raises(ValueError, match=r"model must have a layer that was built with control_dim, found none"):
-        nc.control(nc.Linear(4, 3, program=small()), torch.randn(2, 3)).__enter__()

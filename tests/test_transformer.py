@@ -127,5 +127,5 @@ def test_a_composed_weight_cannot_be_multiplied():
     coded = nc.Linear(4, 3, program=small())
     assert coded.weight.shape == (3, 4)
     assert coded.weight.dtype is torch.float32
-    with pytest.raises(TypeError, match=r"linear was given the weight of a coded layer, .*layer.materialize"):
+    with pytest.raises(TypeError, match=r"linear needs the weight of this Linear.*layer.materialize"):
         nn.functional.linear(torch.randn(2, 4), coded.weight)

@@ -10,12 +10,14 @@ from .config import Config, HyperConfig, MixtureConfig, ProgramConfig, StoredPro
 from .control import control
 from .controller import ProgramController
 from .conv import Conv1d, Conv2d
+from .kinds import register
 from .linear import Linear
 from .losses import auxiliary_loss, orthogonal_loss
 from .memory import ProgramMemory
 from .parameters import count_parameters, parameter_groups
+from .plan import Plan, plan
 from .program import ProgramLayer, Programs
-from .surgery import Plan, plan, recode, register, restore
+from .surgery import recode, restore
 from .trace import Recording, record
 from .version import __version__
 

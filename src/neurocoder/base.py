@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
@@ -50,7 +50,12 @@ class ComposedWeight:
             "layer.materialize(x) for the weights of some inputs, or nc.restore it to a plain layer first"
         )
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # what Python itself asks for, to copy an object for instance
+            raise AttributeError(name)
         raise AttributeError(self._refusal(f".{name}"))
 
     @classmethod
@@ -58,11 +63,18 @@ class ComposedWeight:
         found = next(value for value in tree_leaves((args, kwargs)) if isinstance(value, cls))
         raise TypeError(found._refusal(getattr(func, "__name__", str(func))))
 
-    def _arithmetic(self, *_: Any) -> NoReturn:
-        raise TypeError(self._refusal("arithmetic"))
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __rmatmul__ = _arithmetic
-    __neg__ = __getitem__ = _arithmetic
+def _refuse(name: str) -> Callable[..., NoReturn]:
+    def operator(self: ComposedWeight, *_: Any) -> NoReturn:
+        raise TypeError(self._refusal(name))
+
+    return operator
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+_OTHER = ("neg", "abs", "invert", "getitem", "setitem", "iter", "float", "int", "bool", "lt", "le", "gt", "ge")
+for _name in (*_BINARY, *(f"r{name}" for name in _BINARY), *(f"i{name}" for name in _BINARY), *_OTHER):
+    setattr(ComposedWeight, f"__{_name}__", _refuse(f"__{_name}__"))
 
 
 class CodedLayer(nn.Module):
@@ -86,6 +98,8 @@ class CodedLayer(nn.Module):
     weight_shape: tuple[int, ...]
     control_dim: int | None
     bias: nn.Parameter | None
+    template: nn.Module | None = None
+    """The plain layer that `recode` replaced, without values, where `restore` cannot know it otherwise (`kinds`)."""
 
     def __init__(
         self,
@@ -124,6 +138,20 @@ class CodedLayer(nn.Module):
     def weight(self) -> ComposedWeight:
         """A stand-in with shape, dtype and device; there is no single weight (see `materialize`)."""
         return ComposedWeight(self)
+
+    @weight.setter
+    def weight(self, value: Any) -> None:
+        raise ValueError(
+            f"the weight of {self.name or type(self).__name__} cannot be set, or tied to another: it is a coded layer, "
+            "whose weight is composed for each input. nc.restore it first; where transformers' tie_weights asks for "
+            "it, set model.config.tie_word_embeddings = False"
+        )
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """As `nn.Module` does, which would only say that a weight exists already."""
+        if name == "weight":
+            object.__setattr__(self, name, param)  # to the setter above, past `nn.Module`
+        super().register_parameter(name, param)
 
     @classmethod
     def like(

@@ -1,6 +1,7 @@
-"""Checkpoints: a folder with `model.safetensors`, which counts and holds its own config, and a readable `config.json`.
+"""Checkpoints: a folder with `neurocoder.safetensors`, which counts and holds its own config, and `neurocoder.json`.
 
-The tensors and the config are one file, so a save is one atomic rename. Nothing is ever pickled.
+The tensors and the config are one file, so a save is one atomic rename; the second file is for reading. No file that
+another library may own is written, and nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from torch import Tensor, nn
 from .base import CodedLayer
 from .compiled import uncompiled
 from .config import Config
-from .surgery import coded_type_for, config_kinds, swap
+from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, spread
+from .kinds import config_types, kind_for
+from .surgery import swap, warn_of_optimisers
 from .targets import Model, modules_by_name, require_module
 from .version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout; a larger one is refused."""
-TENSORS, CONFIG = "model.safetensors", "config.json"
+TENSORS, CONFIG = "neurocoder.safetensors", "neurocoder.json"
+TENSORS_1, CONFIG_1 = "model.safetensors", "config.json"
+"""Their names in format 1, which other libraries use too: such a file may be anybody's."""
 _KEY = "neurocoder"
 
 
@@ -43,19 +48,33 @@ class CheckpointError(ValueError):
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Save a model, coded layers or not, as a folder. An existing checkpoint is replaced in one step."""
+    """Save a model, coded layers or not, as a folder. An existing checkpoint is replaced in one step.
+
+    Other files in the folder stay as they are, so it may be one that `save_pretrained` wrote.
+
+    A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait for it.
+    """
     require_module("model", model)
     model = uncompiled(model)
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"path must be a folder, but {folder} is a file")
-    tensors, aliases = _distinct_tensors(model)
+    state = model.state_dict(keep_vars=True)
+    sharded = any(is_sharded(tensor) for tensor in state.values())
+    tensors, aliases = _distinct_tensors(state, keep=not sharded or is_first_process())
     layers = {
         name: {"config": module.config.to_dict(), "control_dim": module.control_dim}
         for name, module in modules_by_name(model).items()
         if isinstance(module, CodedLayer)
     }
     text = json.dumps({"format": FORMAT, "version": __version__, "layers": layers, "aliases": aliases}, indent=2)
+    if sharded:
+        on_first_process(lambda: _write(Path(path), tensors, text), failed=CheckpointError)
+    else:
+        _write(Path(path), tensors, text)
+
+
+def _write(folder: Path, tensors: dict[str, Tensor], text: str) -> None:
+    """Write a checkpoint beside the earlier one, and put it in its place."""
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"path must be a folder, but {folder} is a file")
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,6 +91,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise CheckpointError(f"cannot write the checkpoint {folder}: {error}") from error
+    _remove_format_1(folder)
 
 
 def _flush(file: Path) -> None:
@@ -95,12 +115,28 @@ def _put(temporary: Path, folder: Path) -> None:
         raise
 
 
-def _distinct_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The state of a model with every tensor once, and under which name the others are found."""
+def _remove_format_1(folder: Path) -> None:
+    """Remove an earlier checkpoint of ours in format 1, which no longer counts; never a file of another library."""
+    with contextlib.suppress(OSError, SafetensorError):
+        with safe_open(folder / TENSORS_1, framework="pt") as content:
+            ours = _KEY in (content.metadata() or {})
+        if ours:
+            (folder / TENSORS_1).unlink()
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        config = json.loads((folder / CONFIG_1).read_text())
+        if isinstance(config, dict) and config.keys() == {"format", "version", "layers", "aliases"}:
+            (folder / CONFIG_1).unlink()
+
+
+def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The state of a model with every tensor once, and under which name the others are found.
+
+    Sharded tensors are gathered, and let go again where they are not to be kept.
+    """
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"{name} is not a tensor but {type(tensor).__name__}, which safetensors cannot hold")
         if tensor.is_meta:
@@ -109,32 +145,38 @@ def _distinct_tensors(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, st
             raise CheckpointError(f"{name} is sparse or quantized, which safetensors cannot hold: make it dense first")
         if id(tensor) in first:
             aliases[name] = first[id(tensor)]
-        else:
-            first[id(tensor)] = name
-            tensors[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+            continue
+        first[id(tensor)] = name
+        value = gathered(tensor) if is_sharded(tensor) else tensor.detach()
+        if keep:
+            tensors[name] = value.clone(memory_format=torch.contiguous_format)
     return tensors, aliases
 
 
 def load(path: str | os.PathLike[str], model: Model) -> Model:
     """Load a checkpoint into a model, in place, and return it.
 
-    Where the checkpoint has a coded layer and the model a plain one, that layer is recoded as it was saved. A file that
-    is truncated, foreign, newer than this version or made from another architecture is an error that changes nothing.
+    Where the checkpoint has a coded layer and the model a plain one, that layer is recoded as it was saved: make the
+    optimiser after this call. A file that is truncated, foreign, newer than this version or made from another
+    architecture is an error that changes nothing.
+
+    Under `fully_shard` each process reads the file and keeps its shard; layers to recode must not be sharded yet.
     """
     require_module("model", model)
-    folder = Path(path)
-    file = folder / TENSORS
-    if folder.is_file():
-        raise CheckpointError(f"path must be a folder that nc.save wrote, but {folder} is a file")
-    if not file.is_file():
-        raise CheckpointError(f"no checkpoint at {folder}, it has no {TENSORS}: give a folder that nc.save wrote")
-    saved, tensors = _read(file)
+    file = _find(Path(path))
+    saved, tensors, version = _read(file)
     inner = uncompiled(model)
     layers, replaced = _recoded_as_saved(inner, saved)
+    warn_of_optimisers(inner, layers, "nc.load")
     swap(inner, layers)
     try:
-        _check_fit(inner, tensors, file)
-        inner.load_state_dict(tensors)
+        state = inner.state_dict(keep_vars=True)
+        if version == 1:
+            tensors = _renamed(tensors, state)
+        _check_fit(state, tensors, file)
+        inner.load_state_dict(
+            {name: sharded_like(tensors[name], to) if is_sharded(to) else tensors[name] for name, to in state.items()}
+        )
     except BaseException as error:
         swap(inner, replaced)
         if isinstance(error, RuntimeError):
@@ -143,8 +185,27 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
     return model
 
 
-def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor]]:
-    """The coded layers and all tensors of a checkpoint."""
+def _find(folder: Path) -> Path:
+    """The file of a checkpoint; that of format 1 where there is no other."""
+    if folder.is_file():
+        raise CheckpointError(f"path must be a folder that nc.save wrote, but {folder} is a file")
+    for name in (TENSORS, TENSORS_1):
+        if (folder / name).is_file():
+            return folder / name
+    raise CheckpointError(f"no checkpoint at {folder}, it has no {TENSORS}: give a folder that nc.save wrote")
+
+
+def _renamed(tensors: dict[str, Tensor], state: dict[str, Any]) -> dict[str, Tensor]:
+    """Tensors of format 1 under today's names: a coded layer's `memory.key_u.weight` is now `memory.key_u_weight`."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        today = "_".join(name.rsplit(".", 1))
+        renamed[today if name not in state and today in state else name] = tensor
+    return renamed
+
+
+def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor], int]:
+    """The coded layers, all tensors and the format of a checkpoint."""
     try:
         with safe_open(file, framework="pt") as content:
             text = (content.metadata() or {}).get(_KEY)
@@ -169,11 +230,11 @@ def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor]]:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file} carries a damaged neurocoder config, save it anew: {error!r}") from error
-    return layers, tensors
+    return layers, tensors, config["format"]
 
 
 def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
-    kinds = config_kinds()
+    kinds = config_types()
     kind = entry["config"]["kind"]
     if kind not in kinds:
         raise CheckpointError(f"layer {name!r} was saved with {kind}, which is not registered: see nc.register")
@@ -186,8 +247,7 @@ Layers = dict[tuple[str, ...], nn.Module]
 def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[Layers, Layers]:
     """Coded layers, still without values, for the plain layers that were coded when saved; and what they replace."""
     modules = modules_by_name(model)
-    built: dict[nn.Module, CodedLayer] = {}
-    layers: Layers = {}
+    names_of: dict[nn.Module, list[str]] = {}
     for name, entry in saved.items():
         module = modules.get(name)
         if module is None:
@@ -199,41 +259,39 @@ def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[L
                     f"layer {name!r} is coded with {found} in the model and with {entry} in the checkpoint: "
                     "give a plain model, which is recoded as it was saved"
                 )
-            continue
-        if not name:
+        elif not name:
             raise CheckpointError(
                 "the checkpoint holds a single coded layer, which cannot replace the model itself: give a coded layer"
             )
-        if module not in built:
-            built[module] = _empty_like(name, module, entry)
-        layers[name,] = built[module]
+        else:
+            reason = spread(modules, name, "load")
+            if reason:
+                raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {reason}")
+            names_of.setdefault(module, []).append(name)
     extra = [name for name, module in modules.items() if isinstance(module, CodedLayer) and name not in saved]
     if extra:
         raise CheckpointError(
             f"layer {extra[0]!r} is coded in the model, but not in the checkpoint: give a plain model, which is "
             "recoded as it was saved"
         )
-    return layers, {names: modules[names[0]] for names in layers}
+    layers = {tuple(names): _empty_like(names[0], plain, saved[names[0]]) for plain, names in names_of.items()}
+    return layers, {tuple(names): plain for plain, names in names_of.items()}
 
 
-def _empty_like(name: str, plain: nn.Module, entry: SavedLayer) -> CodedLayer:
+def _empty_like(name: str, plain: nn.Module, entry: SavedLayer) -> nn.Module:
     """A coded layer for `plain` whose values are yet to be loaded."""
-    coded_type = coded_type_for(plain, entry.config)
-    if coded_type is None:
-        kind = type(entry.config).__name__
-        raise CheckpointError(f"layer {name!r} is a {type(plain).__name__} in the model, which {kind} does not cover")
+    kind = kind_for(plain, entry.config)
+    if kind is None:
+        asked = type(entry.config).__name__
+        raise CheckpointError(f"layer {name!r} is a {type(plain).__name__} in the model, which {asked} does not cover")
     try:
-        layer = coded_type.like(plain, entry.config, control_dim=entry.control_dim, device="meta")
+        return kind.empty(plain, entry.config, control_dim=entry.control_dim)
     except ValueError as error:
         raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {error}") from error
-    layer.to_empty(device=next(plain.parameters()).device)
-    layer.adopt(plain)
-    return layer
 
 
-def _check_fit(model: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+def _check_fit(state: dict[str, Any], tensors: dict[str, Tensor], file: Path) -> None:
     """Require the same names, shapes and ties in the model and in the file."""
-    state = model.state_dict(keep_vars=True)
     missing, unknown = sorted(set(state) - set(tensors)), sorted(set(tensors) - set(state))
     if missing or unknown:
         parts = [f"lacks {', '.join(missing[:3])}"] if missing else []

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as global_hooks
+from torch import Tensor
 
 from . import functional as F
 from . import reference
@@ -19,6 +18,7 @@ from .backend import Implementation, choose, is_traced, product_dtype
 from .controller import ProgramController
 from .kernels.layer import Form, ProgramFunction
 from .memory import ProgramMemory
+from .part import has_global_hooks
 
 if TYPE_CHECKING:
     from .program import ProgramLayer
@@ -49,24 +49,10 @@ class ActiveProgram(NamedTuple):
         return F.execute(read, self.u, self.v, self.sigma)
 
 
-_METHODS = frozenset(name for kind in (ProgramMemory, ProgramController) for name in vars(kind) if name[0] != "_")
-
-
-def _is_changed(part: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a user hooked, overrode or parametrized this memory or controller, which only calling it honours."""
-    return (
-        type(part) is not kind
-        or bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
-        or not _METHODS.isdisjoint(part.__dict__)
-    )
-
-
 def implementation(layer: ProgramLayer, rows: Tensor) -> Implementation:
     """Which implementation serves this layer: the modules themselves where a user changed them."""
     memory, controller = layer.memory, layer.controller
-    if _is_changed(memory, ProgramMemory) or _is_changed(controller, ProgramController):
-        return "torch"
-    if global_hooks._has_any_global_hook():
+    if memory.is_changed(ProgramMemory) or controller.is_changed(ProgramController) or has_global_hooks():
         return "torch"
     return choose(memory.U, rows, layer.config)
 
@@ -103,7 +89,7 @@ def _run(name: Implementation, layer: ProgramLayer, rows: Tensor, executes: bool
     dtype = product_dtype(rows, layer.memory.U)
     assert dtype is not None
     form, tensors = Form(name == "triton", layer.config, dtype, executes), layer.tensors(executes)
-    if is_traced():
+    if form.triton and is_traced():
         from .kernels.operator import run_operator
 
         outputs = run_operator(form, rows.contiguous(), tensors)

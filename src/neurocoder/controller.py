@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from . import functional as F
 from .config import ProgramConfig
 from .memory import affine
+from .part import Part
 
 
 class Attention(NamedTuple):
@@ -22,7 +23,7 @@ class Attention(NamedTuple):
     weight: Tensor
 
 
-class ProgramController(nn.Module):
+class ProgramController(Part):
     """Composition network `f_theta` (one LSTM for u, v and s, read out as queries and gates) and, with a gated
     residual, integration network `f_phi`. Both read the control `z`, which is the layer's input by default.
 

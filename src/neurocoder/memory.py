@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from . import functional as F
 from .backend import fuses_orthogonality
 from .config import ProgramConfig
+from .part import Part
 
 
 def orthonormal(rows: int, columns: int) -> Tensor:
@@ -41,7 +42,7 @@ class Slots(NamedTuple):
     """k for u, v, s (3, P, K)"""
 
 
-class ProgramMemory(nn.Module):
+class ProgramMemory(Part):
     """`M_U (P, d_in)`, `M_V (P, d_out)`, `M_S (P, 1)` and the key networks `f_varphi` that name their slots.
 
     Its layer asks `memory()` for all that it needs, unless a kernel serves it. A hook, a subclass or a parametrization

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +109,18 @@ class ProgramLayer(CodedLayer):
         weight = weight.detach().to(active)
         self.R.copy_(((weight.flatten(1) - active.mT) / scale).view(self.weight_shape))
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """As any module's, but programs without the residual that absorbed them are an error, strict or not."""
+        *_, errors = rest
+        parts = (f"{prefix}memory.", f"{prefix}controller.")
+        alone = "R" in self._parameters and f"{prefix}R" not in state_dict
+        if alone and any(name.startswith(parts) for name in state_dict):
+            errors.append(
+                f"{prefix}R is missing: it absorbed the first program of the layer that was saved, so that memory and "
+                "controller go with no other; save it too, as nc.save does, even where it is frozen"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         if self.R is not None:
             yield self.R
@@ -170,7 +182,8 @@ class ProgramLayer(CodedLayer):
 
     def working_programs(self, programs: Programs) -> Tensor:
         """`W_t` (..., d_in, d_out) of composed programs. For study."""
-        active = F.active_program(programs.u, programs.v, programs.sigma, self.memory.U, self.memory.V)
+        slots = self.memory()
+        active = F.active_program(programs.u, programs.v, programs.sigma, slots.U, slots.V)
         if self.R is None:
             return active
         residual = self.R.flatten(1).mT
@@ -179,8 +192,12 @@ class ProgramLayer(CodedLayer):
         return active + (programs.gate * programs.sigma[..., -1:]).unsqueeze(-1) * residual
 
     def constant_weight(self) -> Tensor | None:
-        readers = (self.controller.signal_weight, self.controller.integration_weight)
-        if any(weight is not None and weight.any() for weight in readers):
+        controller = self.controller
+        if self.memory.is_changed(ProgramMemory) or controller.is_changed(ProgramController):
+            return None  # it may do anything
+        if any(
+            weight is not None and weight.any() for weight in (controller.signal_weight, controller.integration_weight)
+        ):
             return None
         active, scale = initialisation.constant_program(self.memory, self.controller)
         weight = active.mT.reshape(self.weight_shape)
@@ -194,7 +211,8 @@ class ProgramLayer(CodedLayer):
             for tensor, dims in ((programs.u, 2), (programs.v, 2), (programs.sigma, 1))
         )
         core = torch.einsum("nrp,nr,nrq->pq", u, sigma, v) / len(rows)
-        weight = (self.memory.U.mT @ core @ self.memory.V).mT.reshape(self.weight_shape)
+        slots = self.memory()
+        weight = (slots.U.mT @ core @ slots.V).mT.reshape(self.weight_shape)
         if self.R is not None:
             scale = 1.0 if programs.gate is None else (programs.gate * programs.sigma[..., -1:]).mean()
             weight = weight + scale * self.R

@@ -1,239 +1,75 @@
-"""Surgery on existing models: `plan`, `recode`, `restore`, `register`. Nothing changes before everything is checked."""
+"""Surgery on existing models: `recode` and `restore`. Nothing changes before everything is checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import gc
+import inspect
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from .base import CodedLayer, coded_layers
-from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from .compiled import run_uncompiled, uncompiled
 from .config import Config
-from .conv import Conv1d, Conv2d
-from .linear import Linear
-from .targets import Model, Targets, modules_by_name, require_module, select
-
-_registry: dict[tuple[type[nn.Module], type[Config]], type[CodedLayer]] = {}
-
-
-def register(plain_type: type[nn.Module], coded_type: type[CodedLayer]) -> None:
-    """Teach `recode` a layer kind: `coded_type` stands in for `plain_type` where its `config_type` is asked for."""
-    if not (isinstance(plain_type, type) and issubclass(plain_type, nn.Module)):
-        raise ValueError(f"plain_type must be a subclass of nn.Module, got {plain_type!r}")
-    if not (isinstance(coded_type, type) and issubclass(coded_type, CodedLayer)):
-        raise ValueError(f"coded_type must be a subclass of neurocoder.CodedLayer, got {coded_type!r}")
-    config_type = getattr(coded_type, "config_type", None)
-    if not (isinstance(config_type, type) and issubclass(config_type, Config)):
-        raise ValueError(
-            f"coded_type must have a config_type that is a subclass of neurocoder.Config, got {config_type!r}"
-        )
-    _registry[plain_type, config_type] = coded_type
+from .distributed import spread
+from .kinds import as_template
+from .plan import has_hooks, plan
+from .targets import Model, Targets, described, modules_by_name, overview, require_module, select, type_name
 
 
-for _plain, _coded in (
-    (nn.Linear, Linear),
-    (nn.Conv1d, Conv1d),
-    (nn.Conv2d, Conv2d),
-    (nn.Linear, MixtureLinear),
-    (nn.Linear, StoredProgramLinear),
-    (nn.Linear, HyperLinear),
-):
-    register(_plain, _coded)
-
-
-def coded_type_for(plain: nn.Module, config: Config) -> type[CodedLayer] | None:
-    """The coded layer that stands in for `plain` when `config` asks for it, or None."""
-    return _registry.get((type(plain), type(config)))
-
-
-def config_kinds() -> dict[str, type[Config]]:
-    """The configurations of all registered kinds by name."""
-    return {config.__name__: config for _, config in _registry}
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """One layer that `recode` replaces."""
-
-    names: tuple[str, ...]
-    """All names of the layer; more than one where a module is used twice."""
-    plain: nn.Module
-    coded_type: type[CodedLayer]
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, repr=False)
-class Plan:
-    """What `recode` would do; prints as a table."""
-
-    replacements: tuple[Replacement, ...]
-    skipped: tuple[tuple[str, str], ...]
-    """Layers that a glob or type matched and that stay as they are, with the reason."""
-    total_before: int
-    total_after: int
-
-    def __str__(self) -> str:
-        rows = [("layer", "from", "to", "parameters", "after")]
-        for item in self.replacements:
-            kinds = _type_name(type(item.plain)), _type_name(item.coded_type)
-            rows.append((" = ".join(item.names), *kinds, f"{item.before:,}", f"{item.after:,}"))
-        rows.append(("whole model", "", "", f"{self.total_before:,}", f"{self.total_after:,}"))
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        lines = [
-            "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-            for row in rows
-        ]
-        rule = "  ".join("-" * w for w in widths)
-        lines = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
-        for reason in dict.fromkeys(reason for _, reason in self.skipped):
-            names = ", ".join(name for name, other in self.skipped if other == reason)
-            lines.append(f"left as it is: {names} ({reason})")
-        return "\n".join(line.rstrip() for line in lines)
-
-    __repr__ = __str__
-
-
-def _type_name(kind: type[nn.Module]) -> str:
-    """The name that a user would write."""
-    for prefix, package in (("nn", "torch.nn."), ("nc", "neurocoder.")):
-        if kind.__module__.startswith(package):
-            return f"{prefix}.{kind.__name__}"
-    return kind.__name__
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Whether anything was hung onto this module or its parameters that a replacement would not have."""
-    tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
-    for parameter in module.parameters():
-        tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
-    return any(tables) or "forward" in vars(module)
-
-
-def _refusal(modules: dict[str, nn.Module], names: list[str], config: Config, control_dim: int | None) -> str | None:
-    """Why the layer of these names cannot be recoded, or None."""
-    module = modules[names[0]]
-    if isinstance(module, CodedLayer):
-        return "it is already coded: nc.restore it first"
-    if any(isinstance(modules.get(name.rpartition(".")[0]), nn.MultiheadAttention) for name in names):
-        return "nn.MultiheadAttention multiplies by its out_proj.weight itself and would never call a coded layer"
-    if parametrize.is_parametrized(module):
-        return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
-    coded_type = coded_type_for(module, config)
-    if coded_type is None:
-        kind = type(config).__name__
-        covered = ", ".join(sorted(_type_name(plain) for plain, other in _registry if other is type(config)))
-        known = f"{kind} covers {covered}" if covered else f"no kind takes {kind}"
-        return f"{_type_name(type(module))} is of an unknown kind: {known}; see nc.register"
-    if _has_hooks(module):
-        return "it has hooks, which would be lost: remove them first and register them anew"
-    if "" in names:
-        return (
-            "it is the whole model and cannot be replaced in place: put it into a container, "
-            f"or use {_type_name(coded_type)}.from_plain"
-        )
-    try:
-        coded_type.like(module, config, control_dim=control_dim, device="meta")
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def plan(model: nn.Module, targets: Targets, config: Config, *, control_dim: int | None = None) -> Plan:
-    """A dry run of `recode`: which layers would be replaced, and the parameters before and after."""
-    require_module("model", model)
-    if not isinstance(config, Config):
-        raise ValueError(f"config must be a ProgramConfig or another neurocoder config, got {config!r}")
-    model = uncompiled(model)
-    modules = modules_by_name(model)
-    chosen, skipped = _choose(modules, targets, config, control_dim)
-    replacements = tuple(_replacement(modules[names[0]], names, config, control_dim) for names in chosen)
-    replaced = [name for names in chosen for name in names]
-    kept: dict[int, int] = {}
-    for name, module in modules.items():
-        if not any(f"{name}.".startswith(f"{one}.") for one in replaced):
-            kept |= {id(parameter): parameter.numel() for parameter in _own_parameters(module)}
-    total_after = sum(kept.values()) + sum(item.after for item in replacements)
-    return Plan(replacements, tuple(skipped), _count(model), total_after)
-
-
-def _choose(
-    modules: dict[str, nn.Module], targets: Targets, config: Config, control_dim: int | None
-) -> tuple[list[tuple[str, ...]], list[tuple[str, str]]]:
-    """The layers to replace, each as all of its names, and those that are passed over, with the reason."""
-    names_of: dict[int, list[str]] = {}
-    for name, module in modules.items():
-        names_of.setdefault(id(module), []).append(name)
-    selected = select(modules, targets)
-    reasons = {name: _refusal(modules, names_of[id(modules[name])], config, control_dim) for name in selected}
-    chosen = dict.fromkeys(tuple(names_of[id(modules[name])]) for name, reason in reasons.items() if reason is None)
-    replaced = [name for names in chosen for name in names]
-    for name, reason in reasons.items():
-        outer = [one for one in replaced if name.startswith(f"{one}.")]
-        if reason is None and outer:
-            reasons[name] = f"it lies inside {outer[0]!r}, which is recoded as a whole"
-            chosen.pop(tuple(names_of[id(modules[name])]), None)
-    skipped = []
-    for name, reason in reasons.items():
-        if reason is not None and selected[name]:
-            raise ValueError(f"cannot recode {repr(name) if name else 'the model itself'}: {reason}")
-        if reason is not None and any(True for _ in _own_parameters(modules[name])):
-            skipped.append((name or "the model itself", reason))
-    if not chosen:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in skipped or reasons.items())
-        raise ValueError(f"targets matched no layer that can be recoded. {listed}")
-    return list(chosen), skipped
-
-
-def _replacement(plain: nn.Module, names: tuple[str, ...], config: Config, control_dim: int | None) -> Replacement:
-    """What would replace this layer, counted on the meta device."""
-    coded_type = coded_type_for(plain, config)
-    assert coded_type is not None
-    twin = coded_type.like(plain, config, control_dim=control_dim, device="meta")
-    return Replacement(names, plain, coded_type, _count(plain), _count(twin))
-
-
-def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """A module's parameters without those of its children; a coded layer is one whole."""
-    return module.parameters(recurse=isinstance(module, CodedLayer))
-
-
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def recode(model: Model, targets: Targets, config: Config, *, control_dim: int | None = None) -> Model:
+def recode(
+    model: Model,
+    targets: Targets | Mapping[Any, Config],
+    config: Config | None = None,
+    *,
+    control_dim: int | None = None,
+) -> Model:
     """Replace layers of a model by coded ones, in place, and return the model.
 
     Args:
         model: any module that contains the layers.
-        targets: names, globs over full names, types, predicates `(name, module) -> bool`, or several of these. A glob
-            or type passes over layers that cannot be recoded (`plan` lists them); a name or predicate is then an error.
+        targets: full names; suffixes of names (`"gate_proj"` means every layer whose name ends in `.gate_proj`); globs
+            over full names; types; predicates `(name, module) -> bool`; or several of these. A suffix, glob or type
+            passes over layers that cannot be recoded (`plan` lists them); a full name or predicate is then an error.
+            Or a dictionary `{target: config}`; two targets that give one layer different configs are an error.
         config: what to put there: `ProgramConfig`, `MixtureConfig`, `StoredProgramConfig`, `HyperConfig` or one's own.
+            None where `targets` is a dictionary.
         control_dim: width of the tensor that steers these layers, see `control`; None: their own input does.
 
     With a residual a layer starts from the old weight, which it keeps exactly (to rounding). A module used twice is
-    replaced once, under all its names; a weight tied to another module's is copied, and the tie ends.
+    replaced once, under all its names.
+
+    A layer whose weight or bias is tied to another module's, such as the `lm_head` of many language models, is recoded
+    only where `targets` has its full name. Its weight is then copied and the tie ends. A coded layer has no weight of
+    its own that could be tied again: with transformers set `model.config.tie_word_embeddings = False` afterwards, and
+    call `resize_token_embeddings` before, or after `restore`.
+
+    Make the optimiser after this call: one that holds parameters of a replaced layer would not train the new ones, and
+    is named in a warning.
     """
     replacements = plan(model, targets, config, control_dim=control_dim).replacements
+    inner = uncompiled(model)
+    warn_of_optimisers(inner, [item.names for item in replacements], "nc.recode")
     swap(
-        uncompiled(model),
-        {item.names: item.coded_type.from_plain(item.plain, config, control_dim=control_dim) for item in replacements},
+        inner,
+        {item.names: item.kind.from_plain(item.plain, item.config, control_dim=control_dim) for item in replacements},
     )
     return model
 
 
-def swap(model: nn.Module, layers: dict[tuple[str, ...], nn.Module]) -> None:
+def swap(model: nn.Module, layers: Mapping[tuple[str, ...], nn.Module]) -> None:
     """Put modules at their names."""
     for names, layer in layers.items():
         for name in names:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, layer)
+        if isinstance(layer, CodedLayer):
+            layer.name = names[0]
     for encoder in model.modules():
         if isinstance(encoder, nn.TransformerEncoder):
             _set_nested_tensors(encoder)
@@ -250,26 +86,65 @@ def _set_nested_tensors(encoder: Any) -> None:
         del encoder.nested_tensor_before_recode
 
 
-def restore(model: Model, data: Any = None) -> Model:
-    """Replace every coded layer by a plain one, in place, and return the model.
+def warn_of_optimisers(model: nn.Module, replaced: Iterable[tuple[str, ...]], call: str) -> None:
+    """Warn where an optimiser holds parameters that are about to leave the model; the caller's caller is blamed."""
+    prefixes = tuple(f"{name}." for names in replaced for name in names)
+    parameters = list(model.named_parameters(remove_duplicate=False))
+    kept = {id(parameter) for name, parameter in parameters if not name.startswith(prefixes)}
+    leaving = {id(parameter): name for name, parameter in reversed(parameters) if id(parameter) not in kept}
+    if not leaving or not _holders(leaving):
+        return
+    gc.collect()  # an optimiser that nobody has any more may still wait in a cycle of references
+    held = [f"{optimiser} holds {overview(names, 3)}" for optimiser, names in _holders(leaving)]
+    if held:
+        warnings.warn(
+            f"{call} replaces parameters that an optimiser holds, which would not train the new ones: "
+            f"{'; '.join(held)}. Make the optimiser after {call}",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _holders(parameters: dict[int, str]) -> list[tuple[str, list[str]]]:
+    """The living optimisers that hold some of these parameters, by the names of their classes, and which they hold."""
+    found = []
+    for thing in gc.get_objects():  # 0.1 s beside transformers
+        if issubclass(type(thing), Optimizer):
+            try:
+                held = [parameters.get(id(one)) for group in thing.param_groups for one in group["params"]]
+            except Exception:  # an optimiser in the making, or one with groups of another form
+                continue
+            names = [name for name in held if name is not None]
+            if names:
+                found.append((type(thing).__name__, names))
+    return found
+
+
+def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -> Model:
+    """Replace coded layers by plain ones, in place, and return the model.
 
     A layer whose program is still the same for every input, as `recode` leaves it, gets that weight: the old one. Any
-    other gets the mean of its `W_t` over `data`, the model's input (a tuple: its arguments), which passes through the
-    model once, in eval mode.
+    other gets the mean of its `W_t` over `data`, which passes through the model once, in eval mode.
+
+    Args:
+        model: any module that contains coded layers.
+        targets: which of them, as in `recode`; None: all. A suffix, glob or type passes over other modules.
+        data: the model's input: a tensor, a tuple of arguments or a dictionary of keyword arguments; or a loader, which
+            is an iterable of these (lists count as tuples). The mean is over all inputs of all batches.
     """
     require_module("model", model)
     inner = uncompiled(model)
     if isinstance(inner, CodedLayer):
         raise ValueError("cannot restore the model itself in place: it is a coded layer; put it into a container")
-    names_of: dict[CodedLayer, list[str]] = {}
-    for name, module in modules_by_name(inner).items():
-        if isinstance(module, CodedLayer):
-            names_of.setdefault(module, []).append(name)
-    if not names_of:
-        raise ValueError("model must have coded layers to restore, found none")
+    _require_data(data)
+    modules = modules_by_name(inner)
+    names_of = _coded(modules, targets)
     for layer, names in names_of.items():
-        if _has_hooks(layer):
-            raise ValueError(f"cannot restore {names[0]!r}: it has hooks, which would be lost: remove them first")
+        reason = spread(modules, names[0], "restore")
+        if reason is None and has_hooks(layer):
+            reason = "it has hooks, which would be lost: remove them first"
+        if reason:
+            raise ValueError(f"cannot restore {names[0]!r}: {reason}")
     weights = {layer: layer.constant_weight() for layer in names_of}
     varying = {layer: names_of[layer][0] for layer, weight in weights.items() if weight is None}
     if varying and data is None:
@@ -281,6 +156,34 @@ def restore(model: Model, data: Any = None) -> Model:
         weights |= _mean_weights(inner, varying, data)
     swap(inner, {tuple(names): _plain_with(layer, weights[layer]) for layer, names in names_of.items()})
     return model
+
+
+def _coded(modules: dict[str, nn.Module], targets: Targets | None) -> dict[CodedLayer, list[str]]:
+    """The coded layers that the targets mean, each with all of its names."""
+    names_of: dict[CodedLayer, list[str]] = {}
+    for name, module in modules.items():
+        if isinstance(module, CodedLayer):
+            names_of.setdefault(module, []).append(name)
+    if not names_of:
+        raise ValueError("model must have coded layers to restore, found none")
+    if targets is None:
+        return names_of
+    known = f"the coded layers are {overview(names[0] for names in names_of.values())}"
+    for one in targets if isinstance(targets, tuple | list) else [targets]:
+        if isinstance(one, Tensor | Mapping | DataLoader):
+            raise ValueError(
+                f"targets must be names, suffixes, globs, types or predicates, got {described(one)}: "
+                "for data write nc.restore(model, data=...)"
+            )
+    matched = select(modules, targets)
+    for name, matches in matched.items():
+        if any(match.explicit for match in matches) and not isinstance(modules[name], CodedLayer):
+            shown, kind = (repr(name) if name else "the model itself"), type_name(type(modules[name]))
+            raise ValueError(f"cannot restore {shown}: {kind} is not a coded layer; {known}")
+    meant = {layer: names for layer, names in names_of.items() if not matched.keys().isdisjoint(names)}
+    if not meant:
+        raise ValueError(f"targets matched no coded layer: {described(targets)}; {known}")
+    return meant
 
 
 def _plain_with(layer: CodedLayer, weight: Tensor | None) -> nn.Module:
@@ -295,7 +198,7 @@ def _plain_with(layer: CodedLayer, weight: Tensor | None) -> nn.Module:
     frozen = [not parameter.requires_grad for parameter in layer.weight_parameters()]
     plain.weight.requires_grad_(not (frozen and all(frozen)))
     plain.train(layer.training)
-    return plain
+    return as_template(layer, plain)
 
 
 def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, Tensor | None]:
@@ -315,7 +218,9 @@ def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) ->
     try:
         model.eval()
         with torch.no_grad(), run_uncompiled():
-            model(*data) if isinstance(data, tuple) else model(data)
+            for args, kwargs in _calls(data):
+                _require_fit(model, args, kwargs)
+                model(*args, **kwargs)
     finally:
         for handle in handles:
             handle.remove()
@@ -327,3 +232,42 @@ def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) ->
             f"data must pass through every coded layer, but reached no input of {', '.join(map(repr, idle))}"
         )
     return {layer: sums[layer] / counts[layer] for layer in layers}
+
+
+_DATA = "a tensor, a tuple of arguments, a dictionary of keyword arguments, or an iterable of these"
+
+
+def _require_data(data: Any) -> None:
+    """Require what `_calls` takes."""
+    if data is not None and (isinstance(data, str | bytes | nn.Module) or not isinstance(data, Iterable)):
+        where = "; targets go before it: nc.restore(model, targets, data=x)" if isinstance(data, str) else ""
+        raise ValueError(f"data must be {_DATA}, got {data!r}{where}")
+
+
+def _calls(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments and keyword arguments of each call of the model."""
+    for batch in [data] if isinstance(data, Tensor | tuple | Mapping) else data:
+        if isinstance(batch, Tensor):
+            yield (batch,), {}
+        elif isinstance(batch, tuple | list):
+            yield tuple(batch), {}
+        elif isinstance(batch, Mapping):
+            yield (), dict(batch)
+        else:
+            raise ValueError(f"data must be {_DATA}, got a batch that is {type(batch).__name__}: wrap it as (batch,)")
+
+
+def _require_fit(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Require arguments that the model's forward has."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"data must be what the model's forward takes: {error}. A tuple gives its arguments (several batches make "
+            "a list), a dictionary its keyword arguments; of (input, label) pairs take the inputs: "
+            "data=(x for x, _ in loader)"
+        ) from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from .base import CodedLayer
 
@@ -16,6 +16,18 @@ Model = TypeVar("Model", bound=nn.Module)
 Predicate = Callable[[str, nn.Module], bool]
 Target = str | type[nn.Module] | Predicate
 Targets = Target | Iterable[Target]
+
+_TARGETS = "names, suffixes, globs, types or predicates"
+
+
+class Match(NamedTuple):
+    """How a target means a module."""
+
+    target: Target
+    explicit: bool
+    """By its full name or a predicate: an error where the module cannot be what is asked. Others pass over it."""
+    named: bool
+    """By its full name."""
 
 
 def require_module(name: str, value: Any) -> None:
@@ -37,39 +49,58 @@ def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-def select(modules: dict[str, nn.Module], targets: Targets) -> dict[str, bool]:
-    """The names that the targets mean; True where one was meant explicitly, by name or predicate."""
+def select(modules: dict[str, nn.Module], targets: Targets) -> dict[str, list[Match]]:
+    """The names that the targets mean, and how each is meant."""
     if isinstance(targets, str | type) or callable(targets):
         targets = [targets]
-    if not isinstance(targets, Iterable):
-        raise ValueError(f"targets must be names, globs, types or predicates, got {targets!r}")
-    chosen: dict[str, bool] = {}
+    if isinstance(targets, Tensor | Mapping) or not isinstance(targets, Iterable):
+        raise ValueError(f"targets must be {_TARGETS}, got {described(targets)}")
+    found: dict[str, list[Match]] = {}
     for target in targets:
-        matched, explicit = _matches(modules, target)
-        if not matched:
-            shown = target.__name__ if isinstance(target, type) else repr(target)
-            raise ValueError(f"targets matched no layer: {shown}; the model has {_overview(modules)}")
-        for name in matched:
-            chosen[name] = explicit or chosen.get(name, False)
-    if not chosen:
+        names, explicit, named = _matches(modules, target)
+        if not names:
+            raise ValueError(f"targets matched no layer: {described(target)}; the model has {overview(modules)}")
+        for name in names:
+            found.setdefault(name, []).append(Match(target, explicit, named))
+    if not found:
         raise ValueError("targets must name at least one layer, got none")
-    return chosen
+    return found
 
 
-def _matches(modules: dict[str, nn.Module], target: Any) -> tuple[list[str], bool]:
-    """The names that one target means, and whether it means them explicitly."""
+def _matches(modules: dict[str, nn.Module], target: Any) -> tuple[list[str], bool, bool]:
+    """The names that one target means, whether it means them explicitly, and whether by their full name."""
     if isinstance(target, str):
-        if target in modules or not any(mark in target for mark in "*?["):
-            return [name for name in modules if name == target], True
-        return [name for name in modules if name and fnmatchcase(name, target)], False
+        if target in modules:
+            return [target], True, True
+        if any(mark in target for mark in "*?["):
+            return [name for name in modules if name and fnmatchcase(name, target)], False, False
+        return [name for name in modules if target and name.endswith(f".{target}")], False, False
     if isinstance(target, type):
-        return [name for name, module in modules.items() if isinstance(module, target)], False
+        return [name for name, module in modules.items() if isinstance(module, target)], False, False
     if callable(target) and not isinstance(target, nn.Module):
-        return [name for name, module in modules.items() if target(name, module)], True
-    raise ValueError(f"targets must be names, globs, types or predicates, got {target!r}")
+        return [name for name, module in modules.items() if target(name, module)], True, False
+    raise ValueError(f"targets must be {_TARGETS}, got {described(target)}")
 
 
-def _overview(modules: dict[str, nn.Module], limit: int = 12) -> str:
-    names = [name for name in modules if name]
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more or "no named layers"
+def described(value: Any) -> str:
+    """A value as a message shows it: short, and types as a user writes them."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return "a dictionary"
+    return type_name(value) if isinstance(value, type) else repr(value)
+
+
+def type_name(kind: type) -> str:
+    """The name that a user would write."""
+    for prefix, package in (("nn", "torch.nn."), ("nc", "neurocoder.")):
+        if kind.__module__.startswith(package):
+            return f"{prefix}.{kind.__name__}"
+    return kind.__name__
+
+
+def overview(names: Iterable[str], limit: int = 12) -> str:
+    """The first of some names, and how many more there are."""
+    listed = [name for name in names if name]
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(listed[:limit]) + more or "no named layers"

@@ -122,12 +122,16 @@ class Lines:
         return []
 
 
-def command(*arguments, **variables):
-    """A command of the lab in another process."""
+def settings():
+    """The environment of another process that finds this experiment."""
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
-    settings = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def command(*arguments):
+    """A command of the lab in another process."""
     words = [sys.executable, "-m", "neurocoder.lab", *map(str, arguments)]
-    return subprocess.Popen(words, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, env=settings(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def run(*arguments):

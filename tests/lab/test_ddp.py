@@ -1,15 +1,13 @@
 """One run over two processes."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from lines import Config, Lines, command, outcome, run
+from lines import Config, Lines, command, outcome, run, settings
 
 from neurocoder.lab.checkpoints import Checkpoint
 from neurocoder.lab.command import _pending
@@ -30,11 +28,10 @@ def test_two_processes_give_the_loss_curve_of_one_and_resume_under_torchrun(tmp_
     assert process.returncode == 143, complaints
     assert Checkpoint.read(path).course.step in (16, 32, 48)
 
-    folder = str(Path(__file__).parent)
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "neurocoder.lab", "run", "lines:Lines"]
     torchrun = subprocess.run(
         [sys.executable, *words, *map(str, WISH), "--output", tmp_path, "--resume"],
-        env=os.environ | {"PYTHONPATH": folder, "OMP_NUM_THREADS": "1"},
+        env=settings(),
         capture_output=True,
         text=True,
         timeout=120,
@@ -66,7 +63,7 @@ def test_each_process_takes_its_rows():
     learner = Single(task, Half())
     learner.fill(0)
     whole = task.stream.batch(torch.tensor(2))[0]
-    assert torch.equal(learner.losses(torch.tensor(2)), whole[[1, 4]].sum()[None])
+    torch.testing.assert_close(learner.losses(torch.tensor(2)), whole[[1, 4]].sum()[None])
 
 
 def test_a_batch_that_cannot_be_split_is_refused():

@@ -92,7 +92,10 @@ def test_observed_paths_and_means_are_those_of_the_attention(monkeypatch):
             parameter.normal_()
     x, y = torch.randn(400, 4), torch.arange(400) % 10
     seen = patterns.observe(layer, x, y)
-    attention = layer.programs(x).u.detach()
+    with nc.record(layer) as trace:
+        layer(x)
+    attention = trace[""].u
+    torch.testing.assert_close(attention, layer.programs(x).u)
     torch.testing.assert_close(torch.tensor(seen["mean"][3]), attention[3::10].mean(0), rtol=0, atol=1e-4)
     torch.testing.assert_close(
         torch.tensor(seen["deviation"][3]), attention[3::10].std(0, correction=0), rtol=0, atol=1e-4

@@ -67,8 +67,8 @@ class ConditionalLinear(CodedLinear):
         """c (N, C) of N inputs or controls (N, control_width)."""
         raise NotImplementedError
 
-    def reader(self) -> nn.Linear:
-        """The linear map through which the code depends on the input: with its weight at zero, the code is constant."""
+    def reader(self) -> Tensor:
+        """The weight through which the code depends on the input: where it is zero, the code is constant."""
         raise NotImplementedError
 
     def weight_of(self, code: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class ConditionalLinear(CodedLinear):
         return self.weight_of(self.code(rows)).mT.reshape(*leading, self.in_features, self.out_features)
 
     def constant_weight(self) -> Tensor | None:
-        if torch.count_nonzero(self.reader().weight):
+        if torch.count_nonzero(self.reader()):
             return None
         with full_precision(self.prototype.device):
             return self.weight_of(self.code(self.prototype.new_zeros(1, self.control_width))[0])
@@ -125,7 +125,8 @@ class ConditionalLinear(CodedLinear):
         return ", ".join(f"{name}={value}" for name, value in fields.items())
 
 
-def plain_start(layer: nn.Linear) -> None:
-    """Start a linear map as torch does, from random numbers drawn in float32 on the CPU."""
-    twin = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="cpu", dtype=torch.float32)
-    layer.load_state_dict(twin.state_dict())
+def plain_start(weight: Tensor, bias: Tensor) -> None:
+    """Start an affine map as torch starts `nn.Linear`, from random numbers drawn in float32 on the CPU."""
+    twin = nn.Linear(weight.shape[1], weight.shape[0], device="cpu", dtype=torch.float32)
+    weight.copy_(twin.weight)
+    bias.copy_(twin.bias)

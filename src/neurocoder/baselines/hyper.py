@@ -22,7 +22,14 @@ class HyperLinear(ConditionalLinear):
 
     config_type = HyperConfig
     config: HyperConfig
-    parts = {"base": "main", "hidden": "controller", "scale": "controller", "bias": "main"}
+    parts = {
+        "base": "main",
+        "hidden_weight": "controller",
+        "hidden_bias": "controller",
+        "scale_weight": "controller",
+        "scale_bias": "controller",
+        "bias": "main",
+    }
 
     def __init__(
         self,
@@ -39,16 +46,19 @@ class HyperLinear(ConditionalLinear):
         return self.base
 
     def build(self, options: dict[str, Any]) -> None:
+        hidden = self.config.hidden
         self.base = nn.Parameter(torch.empty(self.weight_shape, **options))
-        self.hidden = nn.Linear(self.control_width, self.config.hidden, **options)
-        self.scale = nn.Linear(self.config.hidden, self.out_features, **options)
+        self.hidden_weight = nn.Parameter(torch.empty(hidden, self.control_width, **options))
+        self.hidden_bias = nn.Parameter(torch.empty(hidden, **options))
+        self.scale_weight = nn.Parameter(torch.empty(self.out_features, hidden, **options))
+        self.scale_bias = nn.Parameter(torch.empty(self.out_features, **options))
 
     def start(self) -> None:
         """The base as a plain layer's weight; the small network's last layer at zero: every scale starts at one."""
         self.base.copy_(initialisation.plain_weight(self.weight_shape))
-        plain_start(self.hidden)
-        nn.init.zeros_(self.scale.weight)
-        nn.init.zeros_(self.scale.bias)
+        plain_start(self.hidden_weight, self.hidden_bias)
+        nn.init.zeros_(self.scale_weight)
+        nn.init.zeros_(self.scale_bias)
 
     def start_from(self, weight: Tensor) -> None:
         self.base.copy_(weight)
@@ -56,12 +66,13 @@ class HyperLinear(ConditionalLinear):
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         yield self.base
 
-    def reader(self) -> nn.Linear:
-        return self.scale
+    def reader(self) -> Tensor:
+        return self.scale_weight
 
     def code(self, rows: Tensor) -> Tensor:
         """s (N, out_features)."""
-        return 1 + self.scale(torch.tanh(self.hidden(rows)))
+        hidden = torch.tanh(linear(rows, self.hidden_weight, self.hidden_bias))
+        return 1 + linear(hidden, self.scale_weight, self.scale_bias)
 
     def weight_of(self, code: Tensor) -> Tensor:
         return code.unsqueeze(-1) * self.base

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import linear, softplus
 
 from ..config import MixtureConfig
 from .blend import BlendedLinear
@@ -54,7 +54,7 @@ class MixtureLinear(BlendedLinear):
 
     config_type = MixtureConfig
     config: MixtureConfig
-    parts = {"bank": "memory", "gating": "controller", "noise": "controller", "bias": "main"}
+    parts = {"bank": "memory", "gating_weight": "controller", "noise_weight": "controller", "bias": "main"}
 
     balance_loss: Tensor | None = None
     """`CV(importance)^2 + CV(load)^2` of the last forward; None where that was in eval mode.
@@ -75,27 +75,27 @@ class MixtureLinear(BlendedLinear):
     def build(self, options: dict[str, Any]) -> None:
         experts = self.config.experts
         self.bank = nn.Parameter(torch.empty(experts, *self.weight_shape, **options))
-        self.gating = nn.Linear(self.control_width, experts, bias=False, **options)
-        self.noise = nn.Linear(self.control_width, experts, bias=False, **options)
+        self.gating_weight = nn.Parameter(torch.empty(experts, self.control_width, **options))
+        self.noise_weight = nn.Parameter(torch.empty(experts, self.control_width, **options))
 
     def start(self) -> None:
         """Gating and noise start at zero, as in the paper: at first the noise alone spreads the load."""
-        nn.init.zeros_(self.gating.weight)
-        nn.init.zeros_(self.noise.weight)
+        nn.init.zeros_(self.gating_weight)
+        nn.init.zeros_(self.noise_weight)
         self.start_bank()
 
-    def reader(self) -> nn.Linear:
-        return self.gating
+    def reader(self) -> Tensor:
+        return self.gating_weight
 
     def code(self, rows: Tensor) -> Tensor:
         """The gates (N, experts) without noise."""
-        return top_k_gates(at_least_float32(self.gating(rows)), self.config.active)
+        return top_k_gates(at_least_float32(linear(rows, self.gating_weight)), self.config.active)
 
     def forward_code(self, rows: Tensor) -> Tensor:
         loss = None
         if self.training:
-            clean = at_least_float32(self.gating(rows))
-            noise_scale = softplus(at_least_float32(self.noise(rows)))
+            clean = at_least_float32(linear(rows, self.gating_weight))
+            noise_scale = softplus(at_least_float32(linear(rows, self.noise_weight)))
             noisy = clean + noise_scale * torch.randn_like(clean)
             gates = top_k_gates(noisy, self.config.active)
             load = smooth_load(clean, noisy, noise_scale, self.config.active)

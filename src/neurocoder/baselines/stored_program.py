@@ -19,7 +19,13 @@ class StoredProgramLinear(BlendedLinear):
 
     config_type = StoredProgramConfig
     config: StoredProgramConfig
-    parts = {"bank": "memory", "keys": "memory", "query": "controller", "bias": "main"}
+    parts = {
+        "bank": "memory",
+        "keys": "memory",
+        "query_weight": "controller",
+        "query_bias": "controller",
+        "bias": "main",
+    }
     undecayed = ("keys",)
 
     def __init__(
@@ -37,24 +43,25 @@ class StoredProgramLinear(BlendedLinear):
         self.bank = nn.Parameter(torch.empty(programs, *self.weight_shape, **options))
         self.keys = nn.Parameter(torch.empty(programs, key_dim, **options))
         # The query and, as its last number, the strength beta before softplus.
-        self.query = nn.Linear(self.control_width, key_dim + 1, **options)
+        self.query_weight = nn.Parameter(torch.empty(key_dim + 1, self.control_width, **options))
+        self.query_bias = nn.Parameter(torch.empty(key_dim + 1, **options))
 
     def start(self) -> None:
         """Keys from a normal distribution, the query network as torch does, then the bank."""
         self.keys.copy_(torch.randn(self.keys.shape, device="cpu", dtype=torch.float32))
-        plain_start(self.query)
+        plain_start(self.query_weight, self.query_bias)
         self.start_bank()
 
     def start_from(self, weight: Tensor) -> None:
         """Besides the bank, let every input begin with the same share, so that the start is exact."""
-        nn.init.zeros_(self.query.weight)
+        nn.init.zeros_(self.query_weight)
         super().start_from(weight)
 
-    def reader(self) -> nn.Linear:
-        return self.query
+    def reader(self) -> Tensor:
+        return self.query_weight
 
     def code(self, rows: Tensor) -> Tensor:
         """The attention (N, programs)."""
-        signal = self.query(rows)
+        signal = linear(rows, self.query_weight, self.query_bias)
         query, strength = signal[..., :-1], softplus(signal[..., -1:])
         return torch.softmax(strength * linear(unit(query), unit(self.keys)), dim=-1)

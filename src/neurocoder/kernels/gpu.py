@@ -82,50 +82,28 @@ def forward(
         constants = sizes.lstm(count)
         blocks = cdiv(sizes.signal, constants["BS"]) if recurrent is None else 1
         lstm_forward_kernel[cdiv(count, constants["BN"]), blocks](
-            projected[:, sizes.offset :],
-            stride,
-            tensors.input_bias,
-            unused if recurrent is None else recurrent,
-            prepared.signal,
-            states,
-            cells,
-            gates,
-            composition,
-            count,
+            *(projected[:, sizes.offset :], stride, tensors.input_bias, unused if recurrent is None else recurrent),
+            *(prepared.signal, states, cells, gates, composition, count),
             **constants,
         )
         if recurrent is not None:
             composition = states @ prepared.signal.mT
-        tiles = sizes.attention()
-        before, reads, thresholds = small[0], small[1], small[2:]
+        tiles = sizes.attention
+        before, readings, thresholds = small[0], small[1], small[2:]
         attention_forward_kernel[cdiv(count * sizes.heads, tiles["BR"]), 3](
-            composition,
-            sizes.signal,
-            prepared.keys,
-            tensors.S,
-            projected,
-            stride,
-            attention,
-            thresholds,
-            before,
-            reads,
-            sizes.sharpness,
-            count,
+            *(composition, sizes.signal, prepared.keys, tensors.S, projected, stride),
+            *(attention, thresholds, before, readings, sizes.sharpness, count),
             LEAST=sizes.least_used,
             **tiles,
         )
         mix_forward_kernel[count,](
-            attention,
-            before,
-            reads,
-            projected[:, sizes.logit :],
-            stride,
-            unused if tensors.integration_bias is None else tensors.integration_bias,
-            sigma,
-            unused if coefficients is None else coefficients,
-            unused if scale is None else scale,
+            *(attention, before, readings, projected[:, sizes.logit :], stride),
+            *(
+                unused if tensor is None else tensor
+                for tensor in (tensors.integration_bias, sigma, coefficients, scale)
+            ),
             count,
-            **sizes.mixing(),
+            **sizes.mixing,
         )
     state = State(attention, sigma, small, states, cells, gates, composition)
     return Composed(scale, coefficients) if executes else Composed(scale, None, attention, sigma), state
@@ -152,7 +130,7 @@ def backward(
     count, hidden, recurrent = len(projected), sizes.hidden, tensors.recurrent_weight
     keys, states, composition = prepared.keys, state.states, state.composition
     new = projected.new_empty
-    tiles, constants = sizes.attention(), sizes.lstm(count)
+    tiles, constants = sizes.attention, sizes.lstm(count)
     grid = min(cdiv(count * sizes.heads, tiles["BR"]), ATTENTION_GRID)
     lstm_grid = min(cdiv(count, constants["BN"]), LSTM_GRID)
     square = 0 if recurrent is None else recurrent.numel()
@@ -160,7 +138,7 @@ def backward(
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
     grad_projected, grad_composition = torch.empty_like(projected), torch.empty_like(composition)
     if count:
-        before, reads, thresholds = state.small[0], state.small[1], state.small[2:]
+        before, readings, thresholds = state.small[0], state.small[1], state.small[2:]
         factors, unused, stride = new(3, count, sizes.components), projected, projected.stride(0)
         if executes:
             into_u, into_v = projected, grads.coefficients
@@ -168,62 +146,38 @@ def backward(
         else:
             into_u, into_v = grads.attention.contiguous()[:2]
             stride_u, stride_v = stride, 0
+        given = (None if executes else grads.sigma.contiguous(), grads.scale, tensors.integration_bias)
+        grad_sigma, grad_scale, gate_bias = (unused if tensor is None else tensor for tensor in given)
         mix_backward_kernel[count,](
-            into_v,
-            stride_v,
-            unused if executes else grads.sigma.contiguous(),
-            unused if grads.scale is None else grads.scale.contiguous(),
-            state.attention,
-            before,
-            reads,
-            state.sigma,
-            projected[:, sizes.logit :],
-            stride,
-            unused if tensors.integration_bias is None else tensors.integration_bias,
-            factors,
-            grad_projected,
-            grad_projected[:, sizes.logit :],
-            grad_composition,
-            count,
+            *(into_v, stride_v, grad_sigma, grad_scale, state.attention, before, readings, state.sigma),
+            *(projected[:, sizes.logit :], stride, gate_bias),
+            *(factors, grad_projected, grad_projected[:, sizes.logit :], grad_composition, count),
             PARTS=len(into_v) if executes else 1,
             J=sizes.steps,
             SIGNAL=3 * sizes.heads * (sizes.key_dim + sizes.slots),
             SIGNAL_STRIDE=sizes.signal,
-            **sizes.mixing(),
+            **sizes.mixing,
         )
         attention_backward_kernel[grid, 3](
-            composition,
-            sizes.signal,
-            keys,
-            tensors.S,
-            into_u,
-            stride_u,
-            into_v,
-            stride_v,
-            state.attention,
-            thresholds,
-            factors,
-            grad_composition,
-            shares[0],
-            sizes.sharpness,
-            count,
+            *(composition, sizes.signal, keys, tensors.S, into_u, stride_u, into_v, stride_v),
+            *(state.attention, thresholds, factors, grad_composition, shares[0], sizes.sharpness, count),
             KP=power_of_two(sizes.key_dim),
             **tiles,
         )
         side.keep(grad_composition, *shares)
         with side:
             grad_signal = grad_composition.mT @ states
+        grad_states = grad_composition if recurrent is None else grad_composition @ prepared.signal
         lstm_backward_kernel[lstm_grid,](
-            grad_composition if recurrent is None else grad_composition @ prepared.signal,
-            unused if recurrent is None else recurrent,
-            prepared.signal,
-            states,
-            state.cells,
-            state.gates,
-            grad_projected[:, sizes.offset :],
-            stride,
-            shares[1],
-            count,
+            *(
+                grad_states,
+                unused if recurrent is None else recurrent,
+                prepared.signal,
+                states,
+                state.cells,
+                state.gates,
+            ),
+            *(grad_projected[:, sizes.offset :], stride, shares[1], count),
             GATE=int(sizes.gate),
             PAD=projected.shape[1] - sizes.logit - sizes.gate,
             **(constants | ONE_STEP_BACKWARD if recurrent is None else constants),

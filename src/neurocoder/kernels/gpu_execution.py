@@ -86,15 +86,9 @@ def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | Non
     y = V.new_empty(count, d_out)
     if count:
         execute_kernel[cdiv(count, 32), cdiv(d_out, 128)](
-            coefficients,
-            coefficients.stride(0),
-            V,
-            V if bias is None else bias,
-            V if xR is None else xR,
-            V if xR is None else scale,
-            y,
-            count,
-            d_out,
+            *(coefficients, coefficients.stride(0), V),
+            *(V if tensor is None else tensor for tensor in (bias, xR, scale)),
+            *(y, count, d_out),
             BIAS=bias is not None,
             SCALED=xR is not None,
             BN=32,
@@ -111,22 +105,15 @@ def execute_backward(grad: Tensor, V: Tensor, xR: Tensor | None, scale: Tensor |
     count, (slots, d_out) = len(grad), V.shape
     tiles = _tiles(V)
     block = min(128, 8192 // tiles["PP"], padded(d_out))  # 80 KB on chip at most
-    blocks, programs = cdiv(d_out, block), max(1, cdiv(count, 16))
-    parts = power_of_two(min(blocks, max(1, _EXECUTE_GRID // programs)))
+    blocks, rows = cdiv(d_out, block), max(1, cdiv(count, 16))
+    parts = power_of_two(min(blocks, max(1, _EXECUTE_GRID // rows)))
     grad_coefficients = grad.new_empty(parts, count, slots, dtype=torch.float32)
     grad_scale = None if xR is None else grad_coefficients.new_empty(parts, count, 1)
     if count:
-        execute_backward_kernel[programs, parts](
-            grad,
-            V,
-            V if xR is None else xR,
-            V if scale is None else scale,
-            grad_coefficients,
-            V if grad_scale is None else grad_scale,
-            of_xR,
-            count,
-            d_out,
-            cdiv(blocks, parts) * block,
+        execute_backward_kernel[rows, parts](
+            *(grad, V, V if xR is None else xR, V if scale is None else scale),
+            *(grad_coefficients, V if grad_scale is None else grad_scale, of_xR),
+            *(count, d_out, cdiv(blocks, parts) * block),
             SCALED=xR is not None,
             BN=16,
             BD=block,

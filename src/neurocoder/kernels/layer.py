@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,13 @@ from ..tensors import ProgramTensors
 from . import cpu
 from .core import Composed, Gradients, Prepared
 from .side_stream import SideStream, on_device_of
+
+
+@cache
+def _gpu() -> Any:
+    from . import gpu  # needs Triton
+
+    return gpu
 
 
 class Form(NamedTuple):
@@ -39,11 +47,7 @@ class Form(NamedTuple):
     @property
     def core(self) -> Any:
         """The module that composes."""
-        if not self.triton:
-            return cpu
-        from . import gpu
-
-        return gpu
+        return _gpu() if self.triton else cpu
 
     @property
     def offset(self) -> int:
@@ -229,6 +233,10 @@ def composing(tensors: ProgramTensors, dtype: torch.dtype) -> ProgramTensors:
     return rest.map(lambda tensor: tensor if tensor.dtype == dtype else tensor.to(dtype))
 
 
+_UNSAVED: Any = dict.fromkeys(("key_u_bias", "key_v_bias", "key_s_bias", "input_bias", "signal_bias"))
+"""What the backward has no use for."""
+
+
 class ProgramFunction(torch.autograd.Function):
     """`forward` and `backward` for eager mode. Operations go below autograd, which makes each of them cheaper."""
 
@@ -239,7 +247,7 @@ class ProgramFunction(torch.autograd.Function):
             outputs, kept, tensors, state = forward(form, x, ProgramTensors(*parameters))
         ctx.form, ctx.state_type = form, type(state)
         # All through save_for_backward, so that activation checkpointing can drop them.
-        ctx.save_for_backward(*kept, *tensors, *state)
+        ctx.save_for_backward(*kept, *tensors._replace(**_UNSAVED), *state)
         return outputs if len(outputs) > 1 else outputs[0]
 
     @staticmethod

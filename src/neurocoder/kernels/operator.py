@@ -30,7 +30,9 @@ _RESIDUALS: tuple[Any, ...] = (False, True, "plain")
 
 @lru_cache(maxsize=256)
 def _config(sharpness: float, residual: int, *sizes: int) -> ProgramConfig:
-    return ProgramConfig(*sizes, residual=_RESIDUALS[residual], sharpness=sharpness)
+    slots, key_dim, steps, heads, least_used, hidden = sizes
+    shape = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
+    return ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
 
 
 def _numbers(program: ProgramConfig) -> list[int]:
@@ -154,6 +156,7 @@ def _(
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, *ctx.settings = inputs
     ctx.present = [tensor is not None for tensor in tensors]
+    ctx.wants = [tensor is not None and tensor.requires_grad for tensor in (x, *tensors)]
     ctx.save_for_backward(x, *(tensor for tensor in tensors if tensor is not None), *output)
 
 
@@ -162,13 +165,12 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     saved = iter(saved)
     tensors = [next(saved) if present else None for present in ctx.present]
     made, executes = list(saved), ctx.settings[-1]
-    wants_x, wants = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
     outputs = zip(grads[: _outputs(executes)], made, strict=False)
     given = [torch.zeros_like(output) if grad is None else grad for grad, output in outputs]
-    grad_x, *found = run_backward(given, x, tensors, made, [wants_x, *wants], *ctx.settings)
+    grad_x, *found = run_backward(given, x, tensors, made, ctx.wants, *ctx.settings)
     return (
-        grad_x if wants_x else None,
-        [grad if wanted else None for grad, wanted in zip(found, wants, strict=True)],
+        grad_x if ctx.wants[0] else None,
+        [grad if wanted else None for grad, wanted in zip(found, ctx.wants[1:], strict=True)],
         *[None] * len(ctx.settings),
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
 
 import torch
 
@@ -26,7 +28,8 @@ def precision(dtype: torch.dtype) -> str:
     return "tf32" if rough else "tf32x3"
 
 
-class Sizes(NamedTuple):
+@dataclass(frozen=True)
+class Sizes:
     """What the kernels specialise on; `mix` and `gate`: which parts the projection has."""
 
     steps: int
@@ -39,43 +42,48 @@ class Sizes(NamedTuple):
     mix: bool
     gate: bool
 
-    @property
+    @cached_property
     def components(self) -> int:
         """r"""
         return self.steps * self.heads
 
-    @property
+    @cached_property
     def offset(self) -> int:
         """Where in the projection the composition network's input begins."""
         return self.slots if self.mix else 0
 
-    @property
+    @cached_property
     def logit(self) -> int:
         """Where in the projection the integration network's logit stands."""
         return self.offset + 4 * self.hidden
 
-    @property
+    @cached_property
     def mixed(self) -> int:
         """Width of the rows that hold e and a one."""
         return aligned(self.slots + 1)
 
-    @property
+    @cached_property
     def state(self) -> int:
         """Width of the rows that hold a hidden state and a one."""
         return aligned(self.hidden + 1)
 
-    @property
+    @cached_property
     def signal(self) -> int:
         """Width of the composition signal, padded."""
         return aligned(3 * self.heads * (self.key_dim + self.slots))
 
     def lstm(self, count: int) -> dict[str, Any]:
         """Constants of the LSTM kernels; BN inputs of one program at a time."""
-        width = padded(self.hidden)
         inputs = 32 if self.steps == 1 and count > 16 * LSTM_GRID else 16
-        sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": width, "BN": inputs}
-        return sizes | {"BS": min(128, 4096 // width), "PRECISION": precision(torch.float32)}
+        return self._lstm | {"BN": inputs, "PRECISION": precision(torch.float32)}
 
+    @cached_property
+    def _lstm(self) -> dict[str, Any]:
+        width = padded(self.hidden)
+        sizes = {"J": self.steps, "H": self.hidden, "W": self.state, "S": self.signal, "HP": width}
+        return sizes | {"BS": min(128, 4096 // width)}
+
+    @cached_property
     def attention(self) -> dict[str, int]:
         """Constants of the attention kernels."""
         slots = power_of_two(self.slots)
@@ -83,6 +91,7 @@ class Sizes(NamedTuple):
         sizes = {"J": self.steps, "H": self.heads, "P": self.slots, "K": self.key_dim, "MIX": self.mix}
         return sizes | {"PP": slots, "BR": rows, "num_warps": 4 if slots <= 16 else 1}
 
+    @cached_property
     def mixing(self) -> dict[str, int]:
         """Constants of the mix kernels."""
         sizes = {"R": self.components, "P": self.slots, "W": self.mixed, "MIX": self.mix, "GATE": self.gate}
@@ -90,6 +99,7 @@ class Sizes(NamedTuple):
         return sizes | powers | {"num_warps": 2}
 
 
+@cache
 def sizes_of(program: ProgramConfig, mix: bool = True) -> Sizes:
     """The sizes of a configuration."""
     shape = (program.steps, program.heads, program.slots, program.key_dim, program.hidden)

@@ -61,29 +61,12 @@ def _threshold(usage, p, P: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def attention_forward_kernel(
-    signal,
-    signal_stride,
-    keys,
-    values,
-    read,
-    read_stride,
-    attention,
-    thresholds,
-    before,
-    shadows,
-    sharpness,
-    N,
-    J: tl.constexpr,
-    H: tl.constexpr,
-    P: tl.constexpr,
-    K: tl.constexpr,
-    LEAST: tl.constexpr,
-    MIX: tl.constexpr,
-    PP: tl.constexpr,
-    BR: tl.constexpr,
-):
+    signal, signal_stride, keys, values, read, read_stride, attention, thresholds, before, readings, sharpness, N,
+    J: tl.constexpr, H: tl.constexpr, P: tl.constexpr, K: tl.constexpr, LEAST: tl.constexpr, MIX: tl.constexpr,
+    PP: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
     """Writes w, the l_I-th smallest usages (3, N, r), `sum_i w^s_i M_S(i)` as `before` (N, r) and, with MIX,
-    `sum_i w^u_i a_i` as `shadows` (N, r)."""
+    `sum_i w^u_i a_i` as `readings` (N, r)."""
     kind = tl.program_id(1).to(tl.int64)  # as are offsets that it begins
     row = tl.program_id(0) * BR + tl.arange(0, BR)
     n, h = (row // H).to(tl.int64), row % H
@@ -117,35 +100,16 @@ def attention_forward_kernel(
         if MIX:
             if kind == 0:
                 a = tl.load(read + n[:, None] * read_stride + p[None, :], mask=inside, other=0.0)
-                tl.store(shadows + component, tl.sum(w * a, axis=1), mask=row_in)
+                tl.store(readings + component, tl.sum(w * a, axis=1), mask=row_in)
 
 
 @triton.jit
 def attention_backward_kernel(
-    signal,
-    signal_stride,
-    keys,
-    values,
-    grad_u,
-    u_stride,
-    grad_v,
-    v_stride,
-    attention,
-    thresholds,
-    factors,
-    grad_signal,
-    shares,
-    sharpness,
-    N,
-    J: tl.constexpr,
-    H: tl.constexpr,
-    P: tl.constexpr,
-    K: tl.constexpr,
-    MIX: tl.constexpr,
-    PP: tl.constexpr,
-    KP: tl.constexpr,
-    BR: tl.constexpr,
-):
+    signal, signal_stride, keys, values, grad_u, u_stride, grad_v, v_stride, attention, thresholds, factors,
+    grad_signal, shares, sharpness, N,
+    J: tl.constexpr, H: tl.constexpr, P: tl.constexpr, K: tl.constexpr, MIX: tl.constexpr, PP: tl.constexpr,
+    KP: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
     """Writes the gradient of the composition signal, and each program's share of those of keys and M_S, (3PK + P).
 
     With MIX, `grad_u` (a) and `grad_v` (that of e) have row strides and are multiplied by each component's factor;

@@ -24,31 +24,11 @@ def _key(memory, weight, bias, keys, D, K: tl.constexpr, KP: tl.constexpr, BD: t
 
 @triton.jit
 def keys_forward_kernel(
-    left,
-    right,
-    values,
-    weight_u,
-    bias_u,
-    weight_v,
-    bias_v,
-    weight_s,
-    bias_s,
-    keys,
-    signal,
-    signal_bias,
-    packed,
-    d_in,
-    d_out,
-    rows,
-    padded_rows,
-    C: tl.constexpr,
-    W: tl.constexpr,
-    P: tl.constexpr,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    BD: tl.constexpr,
+    left, right, values, weight_u, bias_u, weight_v, bias_v, weight_s, bias_s, keys, signal, signal_bias, packed, d_in,
+    d_out, rows, padded_rows,
+    C: tl.constexpr, W: tl.constexpr, P: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, BD: tl.constexpr,
     PACK: tl.constexpr,
-):
+):  # fmt: skip
     """Writes k (3, P, K), one program a slot and kind; and side by side the weight (rows, C) and the bias of the
     signal as `packed`, rows of W, zero where they are padded, by the programs of a fourth kind."""
     i, kind = tl.program_id(0), tl.program_id(1)
@@ -70,19 +50,9 @@ def keys_forward_kernel(
 
 @triton.jit
 def _key_backward(
-    grad_keys,
-    memory,
-    weight,
-    grad_memory,
-    grad_weight,
-    grad_bias,
-    D,
-    P: tl.constexpr,
-    K: tl.constexpr,
-    PP: tl.constexpr,
-    KP: tl.constexpr,
-    BD: tl.constexpr,
-):
+    grad_keys, memory, weight, grad_memory, grad_weight, grad_bias, D,
+    P: tl.constexpr, K: tl.constexpr, PP: tl.constexpr, KP: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
     """For one block of columns: adds `grad k W` to the slots' gradient, writes those of weight and bias."""
     p, d = tl.arange(0, PP), tl.program_id(0) * BD + tl.arange(0, BD)
     inside = (p[:, None] < P) & (d[None, :] < D)
@@ -102,35 +72,11 @@ def _key_backward(
 
 @triton.jit
 def keys_backward_kernel(
-    grad_keys,
-    left,
-    right,
-    values,
-    weight_u,
-    weight_v,
-    weight_s,
-    grad_left,
-    grad_right,
-    grad_values,
-    grad_weight_u,
-    grad_weight_v,
-    grad_weight_s,
-    grad_biases,
-    packed,
-    grad_signal,
-    grad_signal_bias,
-    d_in,
-    d_out,
-    rows,
-    C: tl.constexpr,
-    W: tl.constexpr,
-    P: tl.constexpr,
-    K: tl.constexpr,
-    PP: tl.constexpr,
-    KP: tl.constexpr,
-    BD: tl.constexpr,
-    PACK: tl.constexpr,
-):
+    grad_keys, left, right, values, weight_u, weight_v, weight_s, grad_left, grad_right, grad_values, grad_weight_u,
+    grad_weight_v, grad_weight_s, grad_biases, packed, grad_signal, grad_signal_bias, d_in, d_out, rows,
+    C: tl.constexpr, W: tl.constexpr, P: tl.constexpr, K: tl.constexpr, PP: tl.constexpr, KP: tl.constexpr,
+    BD: tl.constexpr, PACK: tl.constexpr,
+):  # fmt: skip
     """From `grad_keys` (3, P, K): the key networks' gradients; adds what the slots get through their keys. Takes the
     gradient of `packed` apart."""
     kind = tl.program_id(1)
@@ -156,24 +102,11 @@ def keys_backward_kernel(
 
 @triton.jit
 def execute_kernel(
-    coefficients,
-    width,
-    right,
-    bias,
-    plain,
-    scale,
-    y,
-    N,
-    D,
-    P: tl.constexpr,
-    PP: tl.constexpr,
-    BIAS: tl.constexpr,
-    SCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BN: tl.constexpr,
-    BD: tl.constexpr,
-):
-    """One tile of `y = e M_V + bias + scale * (x R)`, the last with SCALED; `plain` (N, D) is `x R`."""
+    coefficients, width, right, bias, xR, scale, y, N, D,
+    P: tl.constexpr, PP: tl.constexpr, BIAS: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """One tile of `y = e M_V + bias + scale * (x R)`, the last with SCALED; `xR` (N, D) is `x R`."""
     n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     d, p = tl.program_id(1) * BD + tl.arange(0, BD), tl.arange(0, PP)
     inside = (n[:, None] < N) & (d[None, :] < D)
@@ -185,31 +118,18 @@ def execute_kernel(
     at = n[:, None] * D + d[None, :]
     if SCALED:
         factor = tl.load(scale + n, mask=n < N, other=0.0)
-        total += factor[:, None] * tl.load(plain + at, mask=inside, other=0.0).to(tl.float32)
+        total += factor[:, None] * tl.load(xR + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + at, total, mask=inside)
 
 
 @triton.jit
 def execute_backward_kernel(
-    grad,
-    right,
-    plain,
-    scale,
-    grad_coefficients,
-    grad_scale,
-    scaled,
-    N,
-    D,
-    columns,
-    P: tl.constexpr,
-    PP: tl.constexpr,
-    SCALED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BN: tl.constexpr,
+    grad, right, xR, scale, grad_coefficients, grad_scale, of_xR, N, D, columns,
+    P: tl.constexpr, PP: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, BN: tl.constexpr,
     BD: tl.constexpr,
-):
+):  # fmt: skip
     """For a block of inputs and a part of the columns: the part's share of `grad e = grad M_V^T` (parts, N, P) and,
-    with SCALED, of `grad scale = <grad, x R>` (parts, N), and `scaled = scale * grad` (N, D)."""
+    with SCALED, of `grad scale = <grad, x R>` (parts, N), and `of_xR = scale * grad` (N, D)."""
     n, p = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, PP)
     part = tl.program_id(1)
     total = tl.zeros((BN, PP), dtype=tl.float32)
@@ -224,8 +144,8 @@ def execute_backward_kernel(
         slots = tl.load(right + p[None, :] * D + d[:, None], mask=(p[None, :] < P) & (d[:, None] < D), other=0.0)
         total = tl.dot(block, slots.to(tl.float32), acc=total, input_precision=PRECISION)
         if SCALED:
-            along += block * tl.load(plain + at, mask=inside, other=0.0).to(tl.float32)
-            tl.store(scaled + at, factor[:, None] * block, mask=inside)
+            along += block * tl.load(xR + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(of_xR + at, factor[:, None] * block, mask=inside)
     mask = (n[:, None] < N) & (p[None, :] < P)
     share = part * N + n
     tl.store(grad_coefficients + share[:, None] * P + p[None, :], total, mask=mask)
@@ -247,17 +167,9 @@ def _sum_rows(source, target, rows, columns, first, BR: tl.constexpr, BC: tl.con
 
 @triton.jit
 def sum_shares_kernel(
-    first,
-    first_sum,
-    first_rows,
-    first_columns,
-    second,
-    second_sum,
-    second_rows,
-    second_columns,
-    BR: tl.constexpr,
-    BC: tl.constexpr,
-):
+    first, first_sum, first_rows, first_columns, second, second_sum, second_rows, second_columns,
+    BR: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
     """Column sums of two matrices, blocks of columns one after the other."""
     block = tl.program_id(0)
     blocks = tl.cdiv(first_columns, BC)

@@ -36,25 +36,10 @@ def _input(projected, stride, bias, gate: tl.constexpr, n, h, inside, H: tl.cons
 
 @triton.jit
 def lstm_forward_kernel(
-    projected,
-    stride,
-    bias,
-    recurrent,
-    signal,
-    states,
-    cells,
-    gates,
-    composition,
-    N,
-    J: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    S: tl.constexpr,
-    HP: tl.constexpr,
-    BN: tl.constexpr,
-    BS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    projected, stride, bias, recurrent, signal, states, cells, gates, composition, N,
+    J: tl.constexpr, H: tl.constexpr, W: tl.constexpr, S: tl.constexpr, HP: tl.constexpr, BN: tl.constexpr,
+    BS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Writes states and a one (J, N, W), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H).
 
     For a single step also the composition signal (N, S), a block of columns in each program of the second axis.
@@ -105,27 +90,10 @@ def lstm_forward_kernel(
 
 @triton.jit
 def lstm_backward_kernel(
-    grad_states,
-    recurrent,
-    signal,
-    states,
-    cells,
-    gates,
-    grad_projected,
-    stride,
-    shares,
-    N,
-    J: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    S: tl.constexpr,
-    GATE: tl.constexpr,
-    PAD: tl.constexpr,
-    HP: tl.constexpr,
-    BN: tl.constexpr,
-    BS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    grad_states, recurrent, signal, states, cells, gates, grad_projected, stride, shares, N,
+    J: tl.constexpr, H: tl.constexpr, W: tl.constexpr, S: tl.constexpr, GATE: tl.constexpr, PAD: tl.constexpr,
+    HP: tl.constexpr, BN: tl.constexpr, BS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """From the gradient of the states (J, N, W), or for a single step from that of the composition signal (N, S): the
     gradient of the input signal (N, 4, H), with a row stride, and each program's share of the sums over inputs: the
     gradients of the recurrent weight (4, H, H), of the input's bias (4, H) and of the gate's, a row of 4HH + 4H + 1;

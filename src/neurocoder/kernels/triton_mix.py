@@ -18,26 +18,12 @@ def _softplus(x):
 
 @triton.jit
 def mix_forward_kernel(
-    attention,
-    before,
-    shadows,
-    logits,
-    stride,
-    gate_bias,
-    sigma,
-    coefficients,
-    scale,
-    N,
-    R: tl.constexpr,
-    P: tl.constexpr,
-    W: tl.constexpr,
-    MIX: tl.constexpr,
-    GATE: tl.constexpr,
-    RP: tl.constexpr,
+    attention, before, readings, logits, stride, gate_bias, sigma, coefficients, scale, N,
+    R: tl.constexpr, P: tl.constexpr, W: tl.constexpr, MIX: tl.constexpr, GATE: tl.constexpr, RP: tl.constexpr,
     PP: tl.constexpr,
-):
+):  # fmt: skip
     """For one input: sigma (N, r) from `before`; with GATE, `scale = gate sigma_r` (N, 1); with MIX,
-    `e = sum_n sigma_n shadow_n w^v_n` and a one, (N, W): so the product of e with the gradient has the bias's too."""
+    `e = sum_n sigma_n reading_n w^v_n` and a one, (N, W): so the product of e with the gradient has the bias's too."""
     n = tl.program_id(0).to(tl.int64)
     r, p = tl.arange(0, RP), tl.arange(0, PP)
     component = n * R + r
@@ -48,7 +34,7 @@ def mix_forward_kernel(
         gate = tl.sigmoid(tl.load(logits + n * stride) + tl.load(gate_bias))
         tl.store(scale + n, gate * tl.sum(tl.where(r == R - 1, values, 0.0), axis=0))
     if MIX:
-        strength = values * tl.load(shadows + component, mask=r < R, other=0.0)
+        strength = values * tl.load(readings + component, mask=r < R, other=0.0)
         inside = (r[:, None] < R) & (p[None, :] < P)
         v = tl.load(attention + (N * R + component)[:, None] * P + p[None, :], mask=inside, other=0.0)
         tl.store(coefficients + n * W + p, tl.sum(strength[:, None] * v, axis=0), mask=p < P)
@@ -58,34 +44,11 @@ def mix_forward_kernel(
 
 @triton.jit
 def mix_backward_kernel(
-    grad_coefficients,
-    coefficient_stride,
-    grad_sigma,
-    grad_scale,
-    attention,
-    before,
-    shadows,
-    sigma,
-    logits,
-    stride,
-    gate_bias,
-    factors,
-    grad_read,
-    grad_logits,
-    grad_signal,
-    N,
-    PARTS: tl.constexpr,
-    J: tl.constexpr,
-    SIGNAL: tl.constexpr,
-    SIGNAL_STRIDE: tl.constexpr,
-    R: tl.constexpr,
-    P: tl.constexpr,
-    W: tl.constexpr,
-    MIX: tl.constexpr,
-    GATE: tl.constexpr,
-    RP: tl.constexpr,
-    PP: tl.constexpr,
-):
+    grad_coefficients, coefficient_stride, grad_sigma, grad_scale, attention, before, readings, sigma, logits, stride,
+    gate_bias, factors, grad_read, grad_logits, grad_signal, N,
+    PARTS: tl.constexpr, J: tl.constexpr, SIGNAL: tl.constexpr, SIGNAL_STRIDE: tl.constexpr, R: tl.constexpr,
+    P: tl.constexpr, W: tl.constexpr, MIX: tl.constexpr, GATE: tl.constexpr, RP: tl.constexpr, PP: tl.constexpr,
+):  # fmt: skip
     """For one input: the factor of each component's attention gradient, (3, N, r), and the gradients of what was read.
 
     `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`; without MIX the first
@@ -114,13 +77,13 @@ def mix_backward_kernel(
             tl.store(row, grad, mask=p < P)
         u = tl.load(attention + component[:, None] * P + p[None, :], mask=inside, other=0.0)
         v = tl.load(attention + (N * R + component)[:, None] * P + p[None, :], mask=inside, other=0.0)
-        shadow = tl.load(shadows + component, mask=real, other=0.0)
+        reading = tl.load(readings + component, mask=real, other=0.0)
         grad_strength = tl.sum(v * grad[None, :], axis=1)
-        into_sigma = grad_strength * shadow
-        into_shadow = grad_strength * values
-        tl.store(factors + component, into_shadow, mask=real)
-        tl.store(factors + N * R + component, values * shadow, mask=real)
-        tl.store(grad_read + n * stride + p, tl.sum(into_shadow[:, None] * u, axis=0), mask=p < P)
+        into_sigma = grad_strength * reading
+        into_reading = grad_strength * values
+        tl.store(factors + component, into_reading, mask=real)
+        tl.store(factors + N * R + component, values * reading, mask=real)
+        tl.store(grad_read + n * stride + p, tl.sum(into_reading[:, None] * u, axis=0), mask=p < P)
     else:
         into_sigma = tl.load(grad_sigma + component, mask=real, other=0.0)
     if GATE:

@@ -46,20 +46,9 @@ def _distance(slots, grad, distance, shares, weight, D, P: tl.constexpr, PP: tl.
 
 @triton.jit
 def distance_kernel(
-    left,
-    right,
-    grad_left,
-    grad_right,
-    distances,
-    shares,
-    weight,
-    d_in,
-    d_out,
-    blocks,
-    P: tl.constexpr,
-    PP: tl.constexpr,
-    BD: tl.constexpr,
-):
+    left, right, grad_left, grad_right, distances, shares, weight, d_in, d_out, blocks,
+    P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
     """Writes both norms (2,), times the weight, and their gradients."""
     first = tl.program_id(0) * BD
     if tl.program_id(1) == 0:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 import neurocoder as nc
 
@@ -104,7 +105,7 @@ def margin(layer: nn.Module, x: Tensor) -> Tensor:
     chosen, or all but the most used, which gets no attention either way, there is nothing to choose.
     """
     if isinstance(layer, nc.MixtureLinear):
-        ranked = layer.gating(x).topk(layer.config.active + 1).values
+        ranked = linear(x, layer.gating_weight).topk(layer.config.active + 1).values
         return ranked[:, -2] - ranked[:, -1]
     far = x.new_full((len(x),), torch.inf)
     if not isinstance(layer, nc.Linear) or layer.config.steps == 1:

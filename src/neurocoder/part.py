@@ -1,0 +1,34 @@
+"""What memory and controller share: kernels may stand in for them, unless a user changed them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.nn.modules import module as nn_module
+
+
+class Part(nn.Module):
+    """A part of a program layer.
+
+    A kernel reads the parameters of a part without calling it. That would pass over hooks, subclasses, parametrizations
+    and methods that were replaced on the instance, so that parts with any of these are called instead.
+    """
+
+    overridden: ClassVar[bool] = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if callable(getattr(type(self), name, None)):
+            object.__setattr__(self, "overridden", True)
+        super().__setattr__(name, value)
+
+    def is_changed(self, kind: type[Part]) -> bool:
+        """Whether a user changed this part, which is of this kind in the library."""
+        hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+        return type(self) is not kind or self.overridden or bool(hooks)
+
+
+def has_global_hooks() -> bool:
+    """Whether a hook is registered for all modules."""
+    forward = nn_module._global_forward_hooks or nn_module._global_forward_pre_hooks
+    return bool(forward or nn_module._global_backward_hooks or nn_module._global_backward_pre_hooks)

@@ -1,0 +1,237 @@
+"""The Trainer of transformers: gradient accumulation with the auxiliary loss, weight decay, resuming."""
+
+import ast
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from client_helpers import assert_same, coded, llama, recoded, state
+from transformers import Trainer, TrainingArguments
+
+import neurocoder as nc
+
+LR = 0.1
+
+
+def recipe():
+    """The class `ProgramTrainer` as docs/clients.md prints it."""
+    page = Path(__file__).parents[2] / "docs" / "clients.md"
+    block = next(
+        text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "(Trainer)" in text
+    )
+    found = [node for node in ast.parse(block).body if isinstance(node, ast.ClassDef)]
+    namespace = {"Trainer": Trainer, "nc": nc}
+    exec(compile(ast.Module(found, []), str(page), "exec"), namespace)
+    return namespace["ProgramTrainer"]
+
+
+ProgramTrainer = recipe()
+
+
+def rows(count):
+    """Token sequences, each with some that are no targets: micro-batches have different numbers of targets."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(48, (count, 8), generator=generator)
+    targets = [torch.where(torch.arange(8) < 8 - i % 5, row, -100) for i, row in enumerate(tokens)]
+    return [{"input_ids": row, "labels": labels} for row, labels in zip(tokens, targets, strict=True)]
+
+
+def in_order(trainer_type):
+    """The trainer, without shuffling."""
+    return type("InOrder", (trainer_type,), {"_get_train_sampler": lambda *_: None})
+
+
+def train(model, folder, data, *, batch, accumulate, steps=1, trainer_type=ProgramTrainer, **options):
+    arguments = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulate,
+        max_steps=steps,
+        max_grad_norm=0.0,
+        lr_scheduler_type="constant",
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy=options.pop("save_strategy", "no"),
+        remove_unused_columns=options.pop("remove_unused_columns", True),
+    )
+    optimiser = options.pop("optimiser", None) or torch.optim.SGD(model.parameters(), lr=LR)
+    trainer = in_order(trainer_type)(
+        model=model, args=arguments, train_dataset=data, optimizers=(optimiser, None), **options
+    )
+    trainer.train()
+    return trainer
+
+
+def stacked(data):
+    return {name: torch.stack([row[name] for row in data]) for name in ("input_ids", "labels")}
+
+
+def by_hand(model, data, a=1.0):
+    """One step of SGD on one large batch: mean over its targets, and the auxiliary loss once."""
+    model.train()
+    loss = model(**stacked(data)).loss + a * nc.auxiliary_loss(model)
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= LR * parameter.grad
+    return model
+
+
+def assert_close(left, right, rtol=1e-4, atol=1e-6):
+    for (name, one), other in zip(state(left).items(), state(right).values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize(("batch", "accumulate"), [(8, 1), (2, 4), (1, 8)])
+def test_accumulated_micro_batches_make_the_step_of_one_large_batch(tmp_path, batch, accumulate):
+    model, data = recoded(llama(), orthogonality=2.0), rows(8)
+    expected = by_hand(copy.deepcopy(model), data)
+    train(model, tmp_path, data, batch=batch, accumulate=accumulate)
+    assert_close(model, expected)
+
+
+def test_the_last_accumulation_of_an_epoch_may_be_shorter(tmp_path):
+    """Six rows in micro-batches of two, four at a time: one step of three micro-batches an epoch."""
+    model, data = recoded(llama(), orthogonality=2.0), rows(6)
+    expected = by_hand(copy.deepcopy(model), data)
+    train(model, tmp_path, data, batch=2, accumulate=4)
+    assert_close(model, expected)
+
+
+class WithoutLossOptions(torch.nn.Module):
+    """A model of one's own, whose loss is a mean over its micro-batch: Trainer divides it by the accumulation steps."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    def forward(self, input_ids, labels):
+        return {"loss": self.inner(input_ids=input_ids, labels=labels).loss}
+
+
+def test_the_recipe_holds_for_models_whose_loss_trainer_divides(tmp_path):
+    data = [{**row, "labels": row["input_ids"]} for row in rows(8)]  # the same number of targets in each
+    model = recoded(llama(), orthogonality=2.0)
+    expected = by_hand(copy.deepcopy(model), data)
+    train(WithoutLossOptions(model), tmp_path, data, batch=2, accumulate=4)
+    assert_close(model, expected)
+
+
+def mean_over_all_targets(outputs, labels, num_items_in_batch):
+    """A loss of one's own, divided as Trainer asks."""
+    logits, targets = outputs["logits"][:, :-1], labels[:, 1:]
+    total = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return total / num_items_in_batch
+
+
+def test_the_recipe_holds_with_a_loss_function_of_ones_own(tmp_path):
+    model, data = recoded(llama(), orthogonality=2.0), rows(8)
+    expected = by_hand(copy.deepcopy(model), data)
+    train(model, tmp_path, data, batch=2, accumulate=4, compute_loss_func=mean_over_all_targets)
+    assert_close(model, expected)
+
+
+class WithoutLabels(torch.nn.Module):
+    """A model of one's own that leaves its loss to `compute_loss_func`."""
+
+    loss_type = "ForCausalLM"
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    def forward(self, input_ids):
+        return {"logits": self.inner(input_ids=input_ids).logits}
+
+
+def test_the_recipe_holds_for_any_model_with_a_loss_function_of_ones_own(tmp_path):
+    model, data = recoded(llama(), orthogonality=2.0), rows(8)
+    expected = by_hand(copy.deepcopy(model), data)
+    wrapped = WithoutLabels(model)
+    options = {"compute_loss_func": mean_over_all_targets, "remove_unused_columns": False}
+    train(wrapped, tmp_path, data, batch=2, accumulate=4, **options)
+    assert_close(model, expected)
+
+
+class Naive(Trainer):
+    """What one would write first; its auxiliary loss counts once a micro-batch."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = loss + nc.auxiliary_loss(model)
+        return (loss, outputs) if return_outputs else loss
+
+
+def test_without_the_division_the_auxiliary_loss_counts_once_a_micro_batch(tmp_path):
+    """Why the recipe divides: were this to change in transformers, the recipe would be wrong."""
+    model, data = recoded(llama(), orthogonality=2.0), rows(8)
+    expected = by_hand(copy.deepcopy(model), data, a=4.0)
+    train(model, tmp_path, data, batch=2, accumulate=4, trainer_type=Naive)
+    assert_close(model, expected)
+
+
+def test_evaluation_reports_the_task_loss(tmp_path):
+    model, data = recoded(llama(), orthogonality=2.0), rows(4)
+    trainer = train(model, tmp_path, data, batch=2, accumulate=2)
+    reported = trainer.evaluate(data)["eval_loss"]
+    with torch.no_grad():
+        task_loss = model.eval()(**stacked(data)).loss
+    assert nc.auxiliary_loss(model) > 1
+    assert reported == pytest.approx(task_loss.item(), rel=1e-4)
+
+
+def test_a_loop_of_ones_own_divides_both_losses(tmp_path):
+    """Micro-batches with the same number of targets: the mean of means is the mean."""
+    data = [{**row, "labels": row["input_ids"]} for row in rows(8)]
+    model = recoded(llama(), orthogonality=2.0).train()
+    expected = by_hand(copy.deepcopy(model), data)
+    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    k = 4
+    for start in range(0, 8, 2):
+        loss = model(**stacked(data[start : start + 2])).loss + nc.auxiliary_loss(model)
+        (loss / k).backward()
+    optimiser.step()
+    assert_close(model, expected)
+
+
+def test_parameter_groups_keep_trainer_from_decaying_slots_and_keys(tmp_path):
+    """With a gradient of zero AdamW only decays; a learning rate of 0.1 and a decay of 1.0 then take a tenth."""
+    model = recoded(llama())
+    optimiser = torch.optim.AdamW(nc.parameter_groups(model, lr=0.1, weight_decay=1.0))
+    before = state(model)
+
+    class Idle(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return super().compute_loss(model, inputs, False, num_items_in_batch) * 0
+
+    train(model, tmp_path, rows(2), batch=2, accumulate=1, trainer_type=Idle, optimiser=optimiser)
+    after = state(model)
+    for name in (f"model.layers.{i}.mlp.gate_proj.memory" for i in range(2)):
+        inside = [key for key in before if key.startswith(f"{name}.")]
+        assert len(inside) == 9
+        for key in inside:
+            assert torch.equal(after[key], before[key]), key
+    for name in ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.controller.input_weight"):
+        torch.testing.assert_close(after[name], 0.9 * before[name])
+
+
+def test_training_goes_on_from_a_checkpoint(tmp_path):
+    """Trainer's own checkpoints hold the whole state: resumed, the rest of a training is the same."""
+    data = rows(8)
+    straight = recoded(llama())
+    train(straight, tmp_path / "a", data, batch=2, accumulate=2, steps=4, save_strategy="steps")
+    first, rest = recoded(llama()), recoded(llama(seed=5))
+    trainer = train(first, tmp_path / "b", data, batch=2, accumulate=2, steps=2)
+    trainer._save_checkpoint(first, None)
+    folder = next((tmp_path / "b").glob("checkpoint-*"))
+    arguments = copy.deepcopy(trainer.args)
+    arguments.max_steps = 4
+    optimiser = torch.optim.SGD(rest.parameters(), lr=LR)
+    later = in_order(ProgramTrainer)(model=rest, args=arguments, train_dataset=data, optimizers=(optimiser, None))
+    later.train(resume_from_checkpoint=str(folder))
+    assert len(coded(rest)) == 2
+    assert_same(state(rest), state(straight))
