@@ -116,16 +116,34 @@ def test_the_same_input_gives_the_same_bits():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_compiled_through_the_operator():
-    layer = randomised(nc.Linear(7, 3, program=small(), device=DEVICE))
-    x = torch.randn(5, 7, device=DEVICE)
+OPERATED = {
+    "all": lambda: nc.Linear(7, 3, program=small()),
+    "one step": lambda: nc.Linear(7, 3, program=small(steps=1)),
+    "plain residual": lambda: nc.Linear(7, 3, program=small(residual="plain")),
+    "no residual, no bias": lambda: nc.Linear(7, 3, bias=False, program=small(residual=False)),
+    "control": lambda: nc.Linear(7, 3, program=small(), control_dim=4),
+    "control, no residual": lambda: nc.Linear(7, 3, program=small(residual=False), control_dim=4),
+}
+
+
+@pytest.mark.parametrize("frozen", ["nothing", "all but the residual", "residual"])
+@pytest.mark.parametrize("case", OPERATED)
+def test_compiled_through_the_operator(case, frozen):
+    torch._dynamo.reset()
+    layer = randomised(OPERATED[case]()).to(DEVICE)
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(not FROZEN[frozen](name))
+    options = {"control": torch.randn(5, 4, device=DEVICE)} if layer.control_dim else {}
+    x = torch.randn(5, 7, device=DEVICE, requires_grad=True)
+    wanted = [x, *(p for p in layer.parameters() if p.requires_grad)]
     with nc.backend("triton"):
-        expected = gradients(layer(x), layer, x.clone().requires_grad_())
+        y = layer(x, **options)
+        expected = torch.autograd.grad(y.sin().sum(), wanted)
         compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-        found = gradients(compiled(x), layer, x.clone().requires_grad_())
-        torch.testing.assert_close(compiled(x), layer(x))
-    for name, grad in found.items():
-        torch.testing.assert_close(grad, expected[name], msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(compiled(x, **options), y)
+        found = torch.autograd.grad(compiled(x, **options).sin().sum(), wanted)
+    for grad, target in zip(found, expected, strict=True):
+        torch.testing.assert_close(grad, target)
 
 
 @pytest.mark.parametrize("kind", ["linear", "convolution"])

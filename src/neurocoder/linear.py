@@ -68,7 +68,8 @@ class Linear(CodedLinear, ProgramLayer):
             if self.R is not None:
                 xR = linear(shared, self.R)
                 y = y + (xR if program.scale is None else (program.scale.unsqueeze(-1) * xR).to(y.dtype))
-        return y.reshape((*x.shape[:-1], self.out_features))
+        shape = (*x.shape[:-1], self.out_features)
+        return y if y.shape == shape else y.reshape(shape)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., in_features, out_features) of each input. For study: memory grows with the batch."""

@@ -1,8 +1,8 @@
 """`layer.forward` and `layer.backward` over the Triton core as operators of torch's library, which `torch.compile` and
 `torch.export` keep whole.
 
-An operator returns neither its inputs nor None: what is missing comes as an empty tensor, and what the backward needs
-of the inputs is given to it anew.
+An operator takes and returns no None, and returns none of its inputs. It is given the parameters that the layer has; an
+empty tensor stands for a result that there is not; and the backward is given anew what it needs of the inputs.
 """
 
 from __future__ import annotations
@@ -21,55 +21,57 @@ from .rounding import aligned
 from .side_stream import on_device_of
 from .sizes import sizes_of
 
-_INPUTS = ("x", "V", "R")
-"""What is kept of the operator's own inputs."""
-
-
 _RESIDUALS: tuple[Any, ...] = (False, True, "plain")
 
 
+def _numbers(form: Form) -> list[int]:
+    """What `_form` needs besides the sharpness and the dtype."""
+    c = form.program
+    sizes = (c.slots, c.key_dim, c.steps, c.heads, c.least_used, c.hidden)
+    return [form.executes, _RESIDUALS.index(c.residual), *sizes]
+
+
 @lru_cache(maxsize=256)
-def _config(sharpness: float, residual: int, *sizes: int) -> ProgramConfig:
+def _form(sharpness: float, dtype: torch.dtype, executes: bool, residual: int, *sizes: int) -> Form:
     slots, key_dim, steps, heads, least_used, hidden = sizes
     shape = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
-    return ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
+    program = ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
+    return Form(True, program, dtype, bool(executes))
 
 
-def _numbers(program: ProgramConfig) -> list[int]:
-    """What the kernels need of a configuration, in numbers, besides the sharpness."""
-    sizes = (program.slots, program.key_dim, program.steps, program.heads, program.least_used, program.hidden)
-    return [_RESIDUALS.index(program.residual), *sizes]
+def _spread(values: list[Any], present: list[int]) -> ProgramTensors:
+    """The values at these places, None elsewhere."""
+    found = dict(zip(present, values, strict=True))
+    return ProgramTensors(*(found.get(place) for place in range(len(ProgramTensors._fields))))
 
 
 def _with_empty(x: Tensor, tensors: Any) -> list[Tensor]:
     return [x.new_empty(0) if tensor is None else tensor for tensor in tensors]
 
 
-def _outputs(executes: bool) -> int:
+def _outputs(form: Form) -> int:
     """How many of the results are the layer's outputs: y, or attention, sigma and scale."""
-    return 1 if executes else 3
+    return 1 if form.executes else 3
 
 
 @torch.library.custom_op("neurocoder::run", mutates_args=())
 def run(
-    x: Tensor, tensors: list[Tensor | None], sharpness: float, program: list[int], dtype: torch.dtype, executes: bool
+    x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: torch.dtype, numbers: list[int]
 ) -> list[Tensor]:
     """The forward; the outputs, then what is kept for the backward, then the core's state."""
-    form = Form(True, _config(sharpness, *program), dtype, executes)
+    form = _form(sharpness, dtype, *numbers)
     with on_device_of(x):
-        outputs, kept, _, state = forward(form, x, ProgramTensors(*tensors))
-    kept = kept._replace(**dict.fromkeys(_INPUTS))
-    if not executes:  # then the scale, attention and sigma are among the outputs
+        outputs, kept, _, state = forward(form, x, _spread(tensors, present))
+    kept = kept._replace(x=None, V=None, R=None)
+    if not form.executes:  # then the scale, attention and sigma are among the outputs
         kept, state = kept._replace(scale=None), state[2:]
     return _with_empty(x, (*outputs, *kept, *state))
 
 
 @run.register_fake
-def _(
-    x: Tensor, tensors: list[Tensor | None], sharpness: float, program: list[int], dtype: torch.dtype, executes: bool
-) -> list[Tensor]:
-    given, config = ProgramTensors(*tensors), _config(sharpness, *program)
-    sizes, (count, inputs) = sizes_of(config, executes), x.shape
+def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: Any, numbers: Any) -> list[Tensor]:
+    given, form = _spread(tensors, present), _form(sharpness, dtype, *numbers)
+    sizes, (count, inputs) = sizes_of(form.program, form.executes), x.shape
 
     def low(*shape: int) -> Tensor:
         return x.new_empty(shape, dtype=dtype)
@@ -82,12 +84,12 @@ def _(
     kept: dict[str, Tensor] = {
         "readers": low(width, inputs),
         "projected": full(count, width),
-        "keys": full(3, config.slots, config.key_dim),
-        "signal": full(aligned(len(given.signal_weight)), aligned(config.hidden + 1)),
+        "keys": full(3, sizes.slots, sizes.key_dim),
+        "signal": full(aligned(len(given.signal_weight)), aligned(sizes.hidden + 1)),
     }
     state = [full(*shape) for shape in state_shapes(count, sizes)]
     scale = full(count, 1) if sizes.gate else None
-    if executes:
+    if form.executes:
         outputs: list[Any] = [low(count, given.V.shape[1])]
         kept["coefficients"] = full(count, sizes.mixed)
         if scale is not None:
@@ -100,79 +102,55 @@ def _(
 @torch.library.custom_op("neurocoder::run_backward", mutates_args=())
 def run_backward(
     grads: list[Tensor],
-    x: Tensor,
-    tensors: list[Tensor | None],
     made: list[Tensor],
     wants: list[bool],
+    x: Tensor,
+    tensors: list[Tensor],
+    present: list[int],
     sharpness: float,
-    program: list[int],
     dtype: torch.dtype,
-    executes: bool,
+    numbers: list[int],
 ) -> list[Tensor]:
     """The backward: gradients of x and of each parameter. `made` is what `run` returned, `wants` begins with x."""
-    form = Form(True, _config(sharpness, *program), dtype, executes)
-    given, first = ProgramTensors(*tensors), _outputs(executes)
+    form = _form(sharpness, dtype, *numbers)
+    given, first = _spread(tensors, present), _outputs(form)
     last = first + len(Kept._fields)
     kept = Kept(*(tensor if tensor.numel() or tensor.dim() > 1 else None for tensor in made[first:last]))
-    V, R = (None if tensor is None else tensor.to(dtype) for tensor in (given.V, given.R))
-    kept = kept._replace(x=x.to(dtype), V=V, R=R)
-    state = State(*(made[last:] if executes else [*made[:2], *made[last:]]))
+    kept = kept._replace(x=x.to(dtype), V=given.V.to(dtype), R=None if given.R is None else given.R.to(dtype))
+    state = State(*(made[last:] if form.executes else [*made[:2], *made[last:]]))
     whole = composing(given, kept.projected.dtype)
-    grad_x, found = backward(form, grads, kept, whole, state, wants[0], ProgramTensors(*wants[1:]))
-    # Autograd itself would cast each gradient to its parameter's dtype; and outputs share no storage.
-    cast = (
-        None if grad is None else grad.to(like.dtype) for grad, like in zip((grad_x, *found), (x, *given), strict=True)
-    )
-    return [
-        tensor.clone() if tensor._is_view() or not tensor.is_contiguous() else tensor for tensor in _with_empty(x, cast)
-    ]
+    wanted = _spread(wants[1:], present).map(bool)
+    grad_x, found = backward(form, grads, kept, whole, state, wants[0], wanted)
+    grads = _with_empty(x, [grad_x, *(found[place] for place in present)])
+    # Autograd would cast each to its parameter's dtype itself; and an operator's results share no storage.
+    cast = [grad.to(like.dtype) for grad, like in zip(grads, [x, *tensors], strict=True)]
+    return [grad.clone() if grad._is_view() or not grad.is_contiguous() else grad for grad in cast]
 
 
 @run_backward.register_fake
-def _(
-    grads: list[Tensor],
-    x: Tensor,
-    tensors: list[Tensor | None],
-    made: list[Tensor],
-    wants: list[bool],
-    sharpness: float,
-    program: list[int],
-    dtype: torch.dtype,
-    executes: bool,
-) -> list[Tensor]:
-    composition = any(
-        wanted for name, wanted in zip(ProgramTensors._fields, wants[1:], strict=True) if name not in ("R", "bias")
-    )
-    given = ProgramTensors(*tensors)._asdict()
-    found = [
-        None
-        if tensor is None or not (wants[1 + i] if name in ("R", "bias") else composition)
-        else torch.empty_like(tensor)
-        for i, (name, tensor) in enumerate(given.items())
-    ]
-    return _with_empty(x, [torch.empty_like(x) if wants[0] else None, *found])
+def _(grads: Any, made: Any, wants: list[bool], x: Tensor, tensors: list[Tensor], *settings: Any) -> list[Tensor]:
+    alone = [ProgramTensors._fields[place] in ("R", "bias") for place in settings[0]]
+    composition = any(wanted for wanted, own in zip(wants[1:], alone, strict=True) if not own)
+    made_for = [wanted if own else composition for wanted, own in zip(wants[1:], alone, strict=True)]
+    each = zip([wants[0], *made_for], [x, *tensors], strict=True)
+    return _with_empty(x, [torch.empty_like(like) if found else None for found, like in each])
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, *ctx.settings = inputs
-    ctx.present = [tensor is not None for tensor in tensors]
-    ctx.wants = [tensor is not None and tensor.requires_grad for tensor in (x, *tensors)]
-    ctx.save_for_backward(x, *(tensor for tensor in tensors if tensor is not None), *output)
+    ctx.wants = [tensor.requires_grad for tensor in (x, *tensors)]
+    ctx.save_for_backward(x, *tensors, *output)
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    x, *saved = ctx.saved_tensors
-    saved = iter(saved)
-    tensors = [next(saved) if present else None for present in ctx.present]
-    made, executes = list(saved), ctx.settings[-1]
-    outputs = zip(grads[: _outputs(executes)], made, strict=False)
+    present, sharpness, dtype, numbers = ctx.settings
+    first = 1 + len(present)
+    (x, *tensors), made = ctx.saved_tensors[:first], list(ctx.saved_tensors[first:])
+    outputs = zip(grads[: _outputs(_form(sharpness, dtype, *numbers))], made, strict=False)
     given = [torch.zeros_like(output) if grad is None else grad for grad, output in outputs]
-    grad_x, *found = run_backward(given, x, tensors, made, ctx.wants, *ctx.settings)
-    return (
-        grad_x if ctx.wants[0] else None,
-        [grad if wanted else None for grad, wanted in zip(found, ctx.wants[1:], strict=True)],
-        *[None] * len(ctx.settings),
-    )
+    found = run_backward(given, made, ctx.wants, x, tensors, *ctx.settings)
+    grad_x, *of_tensors = (grad if wanted else None for grad, wanted in zip(found, ctx.wants, strict=True))
+    return grad_x, of_tensors, *[None] * len(ctx.settings)
 
 
 run.register_autograd(_backward, setup_context=_setup)
@@ -180,10 +158,11 @@ run.register_autograd(_backward, setup_context=_setup)
 
 def run_operator(form: Form, x: Tensor, tensors: ProgramTensors) -> list[Tensor | None]:
     """The layer's outputs, by the operator."""
-    settings = form.program.sharpness, _numbers(form.program), form.dtype, form.executes
+    present = [place for place, tensor in enumerate(tensors) if tensor is not None]
+    given = [tensor for tensor in tensors if tensor is not None]
     with torch.autocast(x.device.type, enabled=False):
-        made = run(x, list(tensors), *settings)
-    outputs: list[Tensor | None] = list(made[: _outputs(form.executes)])
+        made = run(x, given, present, form.program.sharpness, form.dtype, _numbers(form))
+    outputs: list[Tensor | None] = list(made[: _outputs(form)])
     if not form.executes and form.program.residual is not True:
         outputs[2] = None
     return outputs
