@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -87,21 +87,41 @@ def _is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
-def choose(tensor: Tensor, x: Tensor, program: ProgramConfig) -> Implementation:
+class Choice(NamedTuple):
+    """An implementation, and for kernels the dtype of the large products."""
+
+    name: Implementation
+    dtype: torch.dtype | None = None
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether forward and backward are written by hand, so that the layer may run as one operation."""
+        return self.dtype is not None
+
+
+TORCH = Choice("torch")
+
+
+def choose(tensor: Tensor, x: Tensor, program: ProgramConfig) -> Choice:
     """The implementation for a layer whose parameters are like this tensor, on input x."""
     name = chosen()
     if name == "torch" or name == "reference":
-        return name
+        return Choice(name)
     if name == "triton" and not supports(program):
         raise ValueError(f"backend 'triton' takes {_LIMITS}, got {program}")
     if name == "triton" and tensor.dtype == torch.float64:
         raise ValueError("backend 'triton' takes float32 and narrower types, got a layer in float64")
-    if _is_transformed() or tensor.is_meta or x.is_meta or product_dtype(x, tensor) is None:
-        return "torch"
+    if tensor.is_meta or x.is_meta or _is_transformed():
+        return TORCH
+    dtype = _product_dtype(x, tensor)
+    if dtype is None:
+        return TORCH
     fused = tensor.is_cuda and tensor.dtype != torch.float64 and _HAS_TRITON and supports(program)
     if name == "triton" or (name == "auto" and fused):
-        return "triton"
-    return "torch" if is_traced() or (name == "auto" and tensor.device.type != "cpu") else "cpu"
+        return Choice("triton", dtype)
+    if is_traced() or (name == "auto" and tensor.device.type != "cpu"):
+        return TORCH
+    return Choice("cpu", dtype)
 
 
 def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
@@ -114,7 +134,7 @@ def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
     return small and left.dtype != torch.float64 and not _is_transformed() and (left.is_cuda or name == "triton")
 
 
-def product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
+def _product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
     """In which dtype a layer multiplies: autocast's where it is on; None where input and parameters do not fit."""
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import functional as F
 from . import reference
-from .backend import Implementation, choose, is_traced, product_dtype
+from .backend import TORCH, Choice, choose, is_traced
 from .controller import ProgramController
 from .kernels.layer import Form, ProgramFunction
 from .memory import ProgramMemory
@@ -22,10 +22,6 @@ from .part import has_global_hooks
 
 if TYPE_CHECKING:
     from .program import ProgramLayer
-
-
-KERNELS: tuple[Implementation, ...] = ("cpu", "triton")
-"""The implementations that also execute: forward and backward by hand."""
 
 
 class ActiveProgram(NamedTuple):
@@ -49,23 +45,23 @@ class ActiveProgram(NamedTuple):
         return F.execute(read, self.u, self.v, self.sigma)
 
 
-def implementation(layer: ProgramLayer, rows: Tensor) -> Implementation:
+def implementation(layer: ProgramLayer, rows: Tensor) -> Choice:
     """Which implementation serves this layer: the modules themselves where a user changed them."""
     memory, controller = layer.memory, layer.controller
     if memory.is_changed(ProgramMemory) or controller.is_changed(ProgramController) or has_global_hooks():
-        return "torch"
+        return TORCH
     return choose(memory.U, rows, layer.config)
 
 
-def compose(name: Implementation, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
+def compose(choice: Choice, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
     """The active programs of rows (N, control width), for the layer to execute."""
-    if name in KERNELS:
-        attention, sigma, scale = _run(name, layer, rows, executes=False)
-        dtype = product_dtype(rows, layer.memory.U)
+    if choice.has_kernel:
+        attention, sigma, scale = _run(choice, layer, rows, executes=False)
+        dtype = choice.dtype
         u, v, sigma = (tensor.to(dtype) for tensor in (attention[0], attention[1], sigma))
         return ActiveProgram(layer.memory.U, layer.memory.V, u, v, sigma, None if scale is None else scale.to(dtype))
     slots = layer.memory()
-    if name == "reference" and len(rows):
+    if choice.name == "reference" and len(rows):
         parameters = dict(layer.named_parameters())
         traces = [reference.compose(parameters, layer.config, z) for z in rows]
         u, v, _ = torch.stack([trace.attention for trace in traces], dim=1)
@@ -79,16 +75,16 @@ def compose(name: Implementation, layer: ProgramLayer, rows: Tensor) -> ActivePr
     return ActiveProgram(slots.U, slots.V, u, v, sigma, None if gate is None else sigma[:, -1:] * gate)
 
 
-def compose_and_execute(name: Implementation, layer: ProgramLayer, x: Tensor) -> Tensor:
+def compose_and_execute(choice: Choice, layer: ProgramLayer, x: Tensor) -> Tensor:
     """`y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves; for implementations with a kernel."""
-    return _run(name, layer, x, executes=True)
+    return _run(choice, layer, x, executes=True)
 
 
-def _run(name: Implementation, layer: ProgramLayer, rows: Tensor, executes: bool) -> Any:
+def _run(choice: Choice, layer: ProgramLayer, rows: Tensor, executes: bool) -> Any:
     """The layer by hand: as an autograd function, or while it is traced as an operator."""
-    dtype = product_dtype(rows, layer.memory.U)
-    assert dtype is not None
-    form, tensors = Form(name == "triton", layer.config, dtype, executes), layer.tensors(executes)
+    assert choice.dtype is not None
+    form = Form(choice.name == "triton", layer.config, choice.dtype, executes)
+    tensors = layer.tensors(executes)
     if form.triton and is_traced():
         from .kernels.operator import run_operator
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from .coded_linear import CodedLinear
-from .composition import KERNELS, compose, compose_and_execute, implementation
+from .composition import compose, compose_and_execute, implementation
 from .config import ProgramConfig
 from .program import ProgramLayer
 
@@ -58,11 +58,11 @@ class Linear(CodedLinear, ProgramLayer):
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
-        name = implementation(self, rows)
-        if control is None and name in KERNELS:
-            y = compose_and_execute(name, self, rows)
+        choice = implementation(self, rows)
+        if control is None and choice.has_kernel:
+            y = compose_and_execute(choice, self, rows)
         else:
-            program = compose(name, self, rows)
+            program = compose(choice, self, rows)
             shared = self.grouped(x, rows, leading)
             y = linear(program.execute(linear(shared, program.U)), program.V.mT, self.bias)
             if self.R is not None:

@@ -148,7 +148,7 @@ class ProgramLayer(CodedLayer):
             R=self.R if executes else None,
             bias=self.bias if executes else None,
         )
-        return tensors.map(Tensor.contiguous)
+        return ProgramTensors(*[None if tensor is None else tensor.contiguous() for tensor in tensors])
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (the input's)."""

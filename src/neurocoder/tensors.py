@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import torch
 
 
 class ProgramTensors(NamedTuple):
@@ -27,25 +28,29 @@ class ProgramTensors(NamedTuple):
     key_s_weight: Any
     """(K, 1)"""
     key_s_bias: Any
-    input_weight: Any
-    """(4 * hidden, control_dim)"""
     input_bias: Any
+    """(4 * hidden,)"""
     recurrent_weight: Any
     """(4 * hidden, hidden), for more than one step"""
     signal_weight: Any
     """(3 * H * (K + P), hidden): queries first"""
     signal_bias: Any
+    integration_bias: Any
+    """(1,), for a gated residual"""
+    input_weight: Any
+    """(4 * hidden, control_dim)"""
     integration_weight: Any
     """(1, control_dim), for a gated residual"""
-    integration_bias: Any
     R: Any
     """(d_out, d_in); None where the layer's kind executes the residual itself"""
     bias: Any
     """(d_out,)"""
 
-    def map(self, function: Callable[[Any], Any]) -> ProgramTensors:
-        """The same function of each tensor that the layer has."""
-        return ProgramTensors(*[None if tensor is None else function(tensor) for tensor in self])
+    def composing(self, dtype: torch.dtype) -> ProgramTensors:
+        """What the composition takes, in its own precision: all but what reads the input, R and the bias."""
+        first = self[:_COMPOSING]
+        cast = [tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype) for tensor in first]
+        return ProgramTensors(*cast, *[None] * (len(self) - _COMPOSING))
 
     @property
     def slots(self) -> tuple[Any, Any, Any]:
@@ -61,3 +66,6 @@ class ProgramTensors(NamedTuple):
     def key_biases(self) -> tuple[Any, Any, Any]:
         """Those of the key networks for u, v, s."""
         return self.key_u_bias, self.key_v_bias, self.key_s_bias
+
+
+_COMPOSING = ProgramTensors._fields.index("input_weight")

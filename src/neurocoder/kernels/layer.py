@@ -95,7 +95,7 @@ def forward(
     V = R = xR = None
     x, side = x.to(dtype), SideStream(x)
     with side:
-        whole = composing(tensors, full)
+        whole = tensors.composing(full)
         prepared = core.prepare(whole)
         ready = side.mark()
         if tensors.R is not None:
@@ -225,12 +225,6 @@ def _readers(form: Form, tensors: ProgramTensors) -> Tensor:
         spare = tensors.input_weight
         parts.append(spare[:missing] if missing <= len(spare) else spare.new_zeros(missing, spare.shape[1]))
     return torch.cat(parts)  # the columns that spare rows make are ignored
-
-
-def composing(tensors: ProgramTensors, dtype: torch.dtype) -> ProgramTensors:
-    """What the composition itself takes of the parameters, in its own precision."""
-    rest = tensors._replace(input_weight=None, integration_weight=None, R=None, bias=None)
-    return rest.map(lambda tensor: tensor if tensor.dtype == dtype else tensor.to(dtype))
 
 
 _UNSAVED: Any = dict.fromkeys(("key_u_bias", "key_v_bias", "key_s_bias", "input_bias", "signal_bias"))

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..config import ProgramConfig
 from ..tensors import ProgramTensors
 from .gpu import State, state_shapes
-from .layer import Form, Kept, backward, composing, forward
+from .layer import Form, Kept, backward, forward
 from .rounding import aligned
 from .side_stream import on_device_of
 from .sizes import sizes_of
@@ -118,13 +118,14 @@ def run_backward(
     kept = Kept(*(tensor if tensor.numel() or tensor.dim() > 1 else None for tensor in made[first:last]))
     kept = kept._replace(x=x.to(dtype), V=given.V.to(dtype), R=None if given.R is None else given.R.to(dtype))
     state = State(*(made[last:] if form.executes else [*made[:2], *made[last:]]))
-    whole = composing(given, kept.projected.dtype)
-    wanted = _spread(wants[1:], present).map(bool)
-    grad_x, found = backward(form, grads, kept, whole, state, wants[0], wanted)
+    whole = given.composing(kept.projected.dtype)
+    grad_x, found = backward(form, grads, kept, whole, state, wants[0], _spread(wants[1:], present))
     grads = _with_empty(x, [grad_x, *(found[place] for place in present)])
     # Autograd would cast each to its parameter's dtype itself; and an operator's results share no storage.
     cast = [grad.to(like.dtype) for grad, like in zip(grads, [x, *tensors], strict=True)]
-    return [grad.clone() if grad._is_view() or not grad.is_contiguous() else grad for grad in cast]
+    views = [grad for grad in cast if grad._is_view()]
+    copies = iter(torch._foreach_add(views, 0.0) if views else ())  # one launch for all
+    return [next(copies).contiguous() if grad._is_view() else grad for grad in cast]
 
 
 @run_backward.register_fake
