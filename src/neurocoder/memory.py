@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from . import functional as F
 from .backend import fuses_orthogonality
 from .config import ProgramConfig
+from .distributed import is_sharded
 from .part import Part
 
 
@@ -96,9 +97,9 @@ class ProgramMemory(Part):
         return F.orthogonal_loss(_whole(self.U), _whole(self.V))
 
 
-def _whole(slots: Tensor) -> Tensor:
+def _whole(slots: Any) -> Tensor:
     """A matrix of slots that FSDP has divided among processes, gathered; any other as it is."""
-    return slots.full_tensor() if hasattr(slots, "full_tensor") else slots
+    return slots.full_tensor() if is_sharded(slots) else slots
 
 
 def orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[Tensor]:
