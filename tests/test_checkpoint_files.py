@@ -80,7 +80,7 @@ def test_old_names_are_for_format_1_only(tmp_path):
     nc.save(model, tmp_path)
     other = nn.Module()
     other.a_weight = nn.Parameter(torch.zeros(2, 2))
-    with pytest.raises(nc.CheckpointError, match=r"it lacks a_weight and has a\.weight, which the model has not"):
+    with pytest.raises(nc.CheckpointError, match=r"it lacks a_weight and has a\.weight, which the model does not have"):
         nc.load(tmp_path, other)
 
 

@@ -46,7 +46,7 @@ def truncate(share):
 
 
 DAMAGE = {
-    "truncated tensors": (truncate(0.9), "damaged or not a safetensors file: .*; save it anew"),
+    "truncated tensors": (truncate(0.9), "damaged or not a safetensors file: .*; save it again"),
     "truncated header": (truncate(0.01), "damaged or not a safetensors file"),
     "empty file": (write(b""), "damaged or not a safetensors file"),
     "random bytes": (write(bytes(range(256)) * 20), "damaged or not a safetensors file"),
@@ -66,7 +66,7 @@ DAMAGE = {
         edit(lambda config, _: config.update(format=3, version="9.0")),
         r"written by neurocoder 9\.0 in format 3; this is .*, which reads up to format 2: upgrade neurocoder",
     ),
-    "config is not JSON": (edit(lambda *_: "{"), "damaged neurocoder config, save it anew: JSONDecodeError"),
+    "config is not JSON": (edit(lambda *_: "{"), "damaged neurocoder config, save it again: JSONDecodeError"),
     "config is not a table": (edit(lambda *_: "[1]"), "damaged neurocoder config"),
     "config without a format": (edit(lambda config, _: config.pop("format")), "damaged .*KeyError.*format"),
     "format is a word": (edit(lambda config, _: config.update(format="new")), "damaged neurocoder config"),
@@ -98,7 +98,7 @@ DAMAGE = {
     "missing tensor": (edit(lambda _, tensors: tensors.pop("head.bias")), "architecture: it lacks head.bias"),
     "tensor too many": (
         edit(lambda _, tensors: tensors.update(other=torch.ones(1))),
-        "another architecture: it has other, which the model has not",
+        "another architecture: it has other, which the model does not have",
     ),
     "wrong shape": (
         edit(lambda _, tensors: tensors.update({"head.R": torch.ones(3, 5)})),

@@ -80,7 +80,7 @@ def surgery_inside_ddp_is_refused(folder):
 
     model = DistributedDataParallel(plain())
     with pytest.raises(
-        ValueError, match=r"cannot recode 'module\.0': .*: give nc\.recode the model inside, wrap it anew"
+        ValueError, match=r"cannot recode 'module\.0': .*: give nc\.recode the inner model, then wrap it again"
     ):
         nc.recode(model, "module.0", small())
     with pytest.raises(ValueError, match=r"cannot restore 'module\.0': .*: give nc\.restore the model inside"):

@@ -27,7 +27,7 @@ def nested():
     return nn.Sequential(LanguageModel())
 
 
-REASON = "its weight is tied to embed.weight: give its full name to recode it all the same, which ends the tie"
+REASON = "its weight is tied to embed.weight: to recode it anyway, and end the tie, give its full name"
 
 
 @pytest.mark.parametrize("targets", ["*", nn.Linear, ["hidden", "lm_*"], {"*": small()}])
@@ -65,7 +65,7 @@ def test_a_full_name_recodes_a_tied_layer_and_the_plan_says_that_the_tie_ends(ta
     weight, expected = model.embed.weight, model(x)
     plan = nc.plan(model, targets, config)
     assert plan.replacements[-1].ties == (("lm_head.weight", "embed.weight"),)
-    assert "a tie ends: lm_head.weight is copied, embed.weight stays as it is" in str(plan)
+    assert "no longer tied: lm_head.weight becomes a copy of its own, embed.weight stays as it is" in str(plan)
     nc.recode(model, targets, config)
     assert model.embed.weight is weight
     assert plan.total_after == sum(p.numel() for p in model.parameters())
@@ -106,8 +106,8 @@ def test_a_tied_bias_counts_and_so_does_a_parameter_of_the_parent():
     model[0].bias = model[1].bias
     model.own = model[2].weight
     assert dict(nc.plan(model, nn.Linear, small()).skipped) == {
-        "0": "its bias is tied to 1.bias: give its full name to recode it all the same, which ends the tie",
-        "2": "its weight is tied to own: give its full name to recode it all the same, which ends the tie",
+        "0": "its bias is tied to 1.bias: to recode it anyway, and end the tie, give its full name",
+        "2": "its weight is tied to own: to recode it anyway, and end the tie, give its full name",
     }
 
 

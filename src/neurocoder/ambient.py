@@ -1,8 +1,8 @@
-"""The control that `nc.control` sets for some layers: it holds in the thread or task that runs the block, nowhere else.
+"""The control that `nc.control` sets for some layers; it applies only in the thread or task that runs the block.
 
-Two readers have no context of their own. Compiled code cannot read context variables, and a GPU's backward, in which
-activation checkpointing computes a forward again, has a thread of its own. For them each layer mirrors the control of
-the innermost block. Where blocks of several threads or tasks are open at once there is no such control: an error.
+Two readers cannot see that context. Compiled code cannot read context variables, and a GPU's backward, in which
+activation checkpointing reruns a forward, has its own thread. For them, each layer mirrors the control of the innermost
+block. If several threads or tasks have open blocks, that control is ambiguous, which is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Block:
 
 
 class Several:
-    """Mirrored where blocks of several threads or tasks are open at once."""
+    """Mirrored when several threads or tasks have open blocks."""
 
 
 SEVERAL = Several()
@@ -61,7 +61,7 @@ def leave(entered: Any) -> None:
 
 
 def _mirror(layer: Any) -> None:
-    """Past `nn.Module`, which would make a learned control a parameter of the layer."""
+    """Set the mirror, bypassing `nn.Module`, which would make a learned control a parameter of the layer."""
     blocks = _open[layer]
     nested = all(inner.outer is outer for outer, inner in itertools.pairwise(blocks))
     innermost = blocks[-1].control if blocks else None
@@ -69,7 +69,7 @@ def _mirror(layer: Any) -> None:
 
 
 def current(layer: Any) -> Tensor | None:
-    """The control that holds for this layer, here and now."""
+    """The control that applies to this layer in the current context."""
     if not torch.compiler.is_compiling():
         block = _blocks.get().get(layer)
         if block is not None:

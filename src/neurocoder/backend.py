@@ -1,10 +1,10 @@
-"""Which implementation composes the programs. The result is the same; a user need not choose.
+"""Which implementation composes the programs. The result is the same; users need not choose.
 
 - "torch": the modules `memory` and `controller` under autograd, over the operations of `neurocoder.functional`. Works
   everywhere: hooks, subclasses, `torch.func`, any dtype, double backward, CPU `torch.compile`.
-- "cpu": forward and backward written by hand, on a CPU in eager mode.
+- "cpu": hand-written forward and backward, on a CPU in eager mode.
 - "triton": fused GPU kernels, in eager mode and compiled.
-- "reference": the literal equations of `neurocoder.reference`, one input at a time, to check the others by.
+- "reference": the literal equations of `neurocoder.reference`, one input at a time, to check the others.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ Backend = Literal["auto", Implementation]
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
 MAX_ORTHOGONAL = 64, 8192
-"""Slots, whose Gram matrix the kernel of the orthogonal loss keeps in the 99 KB that the smallest GPUs have for it, and
-their width: its work grows as the square of that."""
+"""Limits of the orthogonal loss kernel: slots, whose Gram matrix must fit in the 99 KB that the smallest GPUs have on
+chip, and their width, since the work grows as its square."""
 _HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
-"""The kernels need float32 products in three passes, which Triton has for NVIDIA's GPUs alone."""
+"""The kernels need float32 products in three passes, which Triton has only for NVIDIA GPUs."""
 
 _chosen: ContextVar[Backend] = ContextVar("neurocoder_backend", default="auto")
 _open: list[Backend] = []
-"""The blocks that are open now, in any thread."""
+"""The blocks that are currently open, in any thread."""
 _last_chosen: Backend = "auto"
-"""The last of them, for compiled code, which cannot read context variables. Results do not depend on it."""
+"""The last one opened, for compiled code, which cannot read context variables. Results do not depend on it."""
 
 
 @contextmanager
 def backend(name: Backend) -> Iterator[None]:
-    """Insist on one implementation inside the block; "auto" leaves the choice to the library.
+    """Force one implementation inside the block; "auto" leaves the choice to the library.
 
         with nc.backend("torch"):
             y = model(x)
 
-    The choice holds in the thread or asyncio task that runs the block. Where activation checkpointing computes the
-    forward again, the backward has to run inside the block too. Layers whose memory or controller has hooks, is a
-    subclass or is parametrized go by "torch" all the same.
+    The choice applies in the thread or asyncio task that runs the block. With activation checkpointing, which reruns
+    the forward, the backward must run inside the block too. Layers whose memory or controller has hooks, is a subclass
+    or is parametrized use "torch" regardless.
     """
     global _last_chosen
     if name not in ("auto", *get_args(Implementation)):
@@ -67,35 +67,35 @@ def backend(name: Backend) -> Iterator[None]:
 
 
 def chosen() -> Backend:
-    """What `backend` insists on, here and now."""
+    """The choice of the innermost `backend` block, or "auto"."""
     return _last_chosen if torch.compiler.is_compiling() else _chosen.get()
 
 
 def supports(program: ProgramConfig) -> bool:
-    """Whether the Triton kernels take this configuration: beyond these sizes a program's state leaves the registers."""
+    """Whether the Triton kernels support this configuration: beyond these sizes, a block's state spills registers."""
     small = program.slots <= MAX_SLOTS and program.key_dim <= MAX_KEY and program.hidden <= MAX_HIDDEN
     return small and power_of_two(program.components) * power_of_two(program.slots) <= MAX_MIX
 
 
 def is_traced() -> bool:
-    """Whether operations are recorded one by one now, rather than run: an autograd function would hide them."""
+    """Whether operations are being recorded one by one rather than run: an autograd function would hide them."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def _is_transformed() -> bool:
-    """Whether `torch.func` or forward-mode differentiation is at work, which sees through torch operations only."""
+    """Whether `torch.func` or forward-mode differentiation is active; they support only torch operations."""
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 class Choice(NamedTuple):
-    """An implementation, and for kernels the dtype of the large products."""
+    """An implementation and, for kernels, the dtype of the large products."""
 
     name: Implementation
     dtype: torch.dtype | None = None
 
     @property
     def has_kernel(self) -> bool:
-        """Whether forward and backward are written by hand, so that the layer may run as one operation."""
+        """Whether forward and backward are hand-written, so the layer can run as one operation."""
         return self.dtype is not None
 
 
@@ -135,7 +135,7 @@ def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
 
 
 def _product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:
-    """In which dtype a layer multiplies: autocast's where it is on; None where input and parameters do not fit."""
+    """The dtype in which a layer multiplies: autocast's if it is on; None if input and parameters do not match."""
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype if x.dtype == parameter.dtype else None

@@ -1,4 +1,4 @@
-"""What every coded layer offers, so that surgery, losses, counting and checkpoints never ask which kind a layer is."""
+"""The interface of every coded layer, so surgery, losses, counting and checkpoints need not know a layer's kind."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .precision import full_precision
 
 
 class ComposedWeight:
-    """Stands where a plain layer has its `weight`: it has a shape, a dtype and a device, but no values of its own.
+    """Takes the place of a plain layer's `weight`: it has a shape, a dtype and a device, but no values.
 
     Modules that only look at `child.weight.dtype` work. `nn.TransformerEncoderLayer` sees `__torch_function__` and
-    leaves its fast path, which would multiply by the weight. Any other use is an error that says what to do.
+    leaves its fast path, which would multiply by the weight. Any other use raises an error that says what to do.
     """
 
     def __init__(self, layer: CodedLayer) -> None:
@@ -38,7 +38,7 @@ class ComposedWeight:
     ndim = property(dim)
 
     def numel(self) -> int:
-        """The number of values that one weight has."""
+        """The number of values in one weight."""
         return self.shape.numel()
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class ComposedWeight:
         return self.shape[0]
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # what Python itself asks for, to copy an object for instance
+        if name.startswith("_"):  # Python itself looks these up, to copy an object for instance
             raise AttributeError(name)
         raise AttributeError(self._refusal(f".{name}"))
 
@@ -80,26 +80,26 @@ for _name in (*_BINARY, *(f"r{name}" for name in _BINARY), *(f"i{name}" for name
 class CodedLayer(nn.Module):
     """A layer whose weight depends on its input.
 
-    A subclass sets the class attributes, the shape of the plain layer's weight, and implements the methods that raise
-    `NotImplementedError`. `like` is where it reads the geometry of the plain layer that it replaces.
+    A subclass sets the class attributes and the shape of the plain layer's weight, and implements the methods that
+    raise `NotImplementedError`. In `like` it reads the geometry of the plain layer that it replaces.
     """
 
     config_type: ClassVar[type[Config]]
-    """The configuration that asks for this layer in `recode`."""
+    """The configuration that selects this layer in `recode`."""
     parts: ClassVar[dict[str, str]] = {}
-    """Which part ("memory", "controller", "residual" or "main") the parameters under each attribute belong to, where
-    that is not "main"."""
+    """Which part ("memory", "controller", "residual" or "main") the parameters under each attribute belong to; "main"
+    by default."""
     undecayed: ClassVar[tuple[str, ...]] = ()
     """Attributes whose parameters an optimiser should not decay, besides biases."""
 
     name: str = ""
-    """The layer's name in the model, where surgery put it there; for messages."""
+    """The layer's name in the model, if surgery put it there; for messages."""
     config: Config
     weight_shape: tuple[int, ...]
     control_dim: int | None
     bias: nn.Parameter | None
     template: nn.Module | None = None
-    """The plain layer that `recode` replaced, without values, where `restore` cannot know it otherwise (`kinds`)."""
+    """The plain layer that `recode` replaced, without values, if `restore` cannot infer it (see `kinds`)."""
 
     def __init__(
         self,
@@ -126,12 +126,12 @@ class CodedLayer(nn.Module):
         self.recorded: list[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: all but what `nc.control` and `nc.record` set for the time being."""
+        """What is copied and pickled: everything but what `nc.control` and `nc.record` set temporarily."""
         return {**super().__getstate__(), "ambient_control": None, "recorded": None}
 
     @property
     def prototype(self) -> Tensor:
-        """A tensor that has the layer's dtype and device."""
+        """A tensor with the layer's dtype and device."""
         return next(self.parameters())
 
     @property
@@ -148,7 +148,7 @@ class CodedLayer(nn.Module):
         )
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """As `nn.Module` does, which would only say that a weight exists already."""
+        """As in `nn.Module`, whose error would only say that a weight already exists."""
         if name == "weight":
             object.__setattr__(self, name, param)  # to the setter above, past `nn.Module`
         super().register_parameter(name, param)
@@ -157,19 +157,19 @@ class CodedLayer(nn.Module):
     def like(
         cls, plain: nn.Module, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
-        """A new layer of the geometry of `plain`, on its device (or another), with starting values of its own."""
+        """A new layer with the geometry of `plain`, on its device (or another), with its own starting values."""
         raise NotImplementedError
 
     def start_from(self, weight: Tensor) -> None:
-        """Make a new layer's first outputs those of a plain layer with this weight, where its kind can."""
+        """Make a new layer's first outputs those of a plain layer with this weight, if its kind can."""
         raise NotImplementedError
 
     def constant_weight(self) -> Tensor | None:
-        """The weight in the plain layer's layout, where it is the same for every input, as before any training."""
+        """The weight in the plain layer's layout if it is the same for every input, as before training; else None."""
         raise NotImplementedError
 
     def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
-        """The mean weight over these inputs, in the plain layer's layout, and how many programs went into it."""
+        """The mean weight over these inputs, in the plain layer's layout, and the number of programs in the mean."""
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -177,7 +177,7 @@ class CodedLayer(nn.Module):
         raise NotImplementedError
 
     def to_plain(self) -> nn.Module:
-        """A plain layer of this geometry, device and dtype; its weight is left for the caller to fill."""
+        """A plain layer with this geometry, device and dtype; the caller fills its weight."""
         raise NotImplementedError
 
     def auxiliary_loss(self) -> Tensor:
@@ -186,9 +186,9 @@ class CodedLayer(nn.Module):
 
     @classmethod
     def from_plain(cls, plain: Any, config: Any, *, control_dim: int | None = None) -> Self:
-        """A coded layer in the place of `plain`: same geometry, device, dtype, mode and bias, started from its weight.
+        """A coded layer to replace `plain`: same geometry, device, dtype, mode and bias, started from its weight.
 
-        A frozen weight or bias stays frozen; what is new is trainable.
+        A frozen weight or bias stays frozen; new parameters are trainable.
         """
         layer = cls.like(plain, config, control_dim=control_dim)
         if not plain.weight.is_meta:
@@ -200,7 +200,7 @@ class CodedLayer(nn.Module):
         return layer
 
     def adopt(self, plain: Any) -> None:
-        """Take over mode and frozenness from the plain layer."""
+        """Copy mode and `requires_grad` from the plain layer."""
         self.train(plain.training)
         if self.bias is not None:
             self.bias.requires_grad_(plain.bias.requires_grad)
@@ -212,19 +212,19 @@ class CodedLayer(nn.Module):
         raise NotImplementedError
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters that took over the plain layer's weight, and freeze with it."""
+        """The parameters that hold the plain layer's weight, and are frozen if it was."""
         yield from ()
 
     def part_of(self, name: str) -> str:
-        """The part that the parameter of this name belongs to."""
+        """The part that the parameter with this name belongs to."""
         return self.parts.get(name.split(".")[0], "main")
 
     def decays(self, name: str) -> bool:
-        """Whether an optimiser may decay the parameter of this name."""
+        """Whether an optimiser may decay the parameter with this name."""
         return name.split(".")[0] not in self.undecayed
 
     def resolve_control(self, control: Tensor | None) -> Tensor | None:
-        """The control to read: the argument, or that of `nc.control`, or None for the layer's own input."""
+        """The control to read: the argument, or the one set by `nc.control`, or None for the layer's own input."""
         if control is None:
             control = ambient.current(self)
         name = type(self).__name__
@@ -261,13 +261,13 @@ def require_floating(name: str, value: Any) -> None:
 
 
 def require_plain(owner: str, plain: Any, *attributes: str) -> None:
-    """Require what a plain layer of the kind to replace has."""
+    """Require the attributes of the plain layer to replace."""
     if not all(hasattr(plain, name) for name in (*attributes, "weight", "bias")):
         raise ValueError(f"{owner}: plain must have {', '.join(attributes)}, weight and bias, got {plain!r}")
 
 
 def require_size(owner: str, name: str, value: Any) -> int:
-    """Require a layer size that is a whole number of at least one; returns it as an int."""
+    """Require a layer size to be a whole number of at least one; returns it as an int."""
     size = whole(value)
     if size is None:
         raise ValueError(f"{owner}: {name} must be a whole number >= 1, got {value!r}")
@@ -275,13 +275,13 @@ def require_size(owner: str, name: str, value: Any) -> int:
 
 
 def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
-    """The coded layers of these modules by name, each once however often it is shared."""
+    """The coded layers of these modules by name, each once even if it is shared."""
     found: dict[str, CodedLayer] = {}
     seen: set[int] = set()
     for module in modules:
         for name, child in module.named_modules():
             if hasattr(child, "original_module") and hasattr(child, "modules_to_save"):
-                # PEFT's wrapper trains a copy and keeps the original, which is not called, beside it.
+                # PEFT's wrapper trains a copy and keeps the original, which is not called.
                 seen.update(map(id, child.original_module.modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))

@@ -1,7 +1,7 @@
-"""Checkpoints: a folder with `neurocoder.safetensors`, which counts and holds its own config, and `neurocoder.json`.
+"""Checkpoints: a folder with `neurocoder.safetensors`, which is authoritative, and `neurocoder.json`.
 
-The tensors and the config are one file, so a save is one atomic rename; the second file is for reading. No file that
-another library may own is written, and nothing is ever pickled.
+The first holds both tensors and config, so a save is one atomic rename; the second is for human readers. Files that
+another library may own are never written, and nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .targets import Model, modules_by_name, require_module
 from .version import __version__
 
 FORMAT = 2
-"""Version of the layout; a larger one is refused."""
+"""Version of the layout; newer ones are refused."""
 TENSORS, CONFIG = "neurocoder.safetensors", "neurocoder.json"
 TENSORS_1, CONFIG_1 = "model.safetensors", "config.json"
-"""Their names in format 1, which other libraries use too: such a file may be anybody's."""
+"""Their names in format 1, which other libraries use too: such a file may not be ours."""
 _KEY = "neurocoder"
 
 
@@ -44,15 +44,15 @@ class SavedLayer(NamedTuple):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be written or read; nothing was changed."""
+    """A checkpoint cannot be written or read; nothing was changed."""
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Save a model, coded layers or not, as a folder. An existing checkpoint is replaced in one step.
+    """Save a model, with or without coded layers, as a folder. An existing checkpoint is replaced atomically.
 
-    Other files in the folder stay as they are, so it may be one that `save_pretrained` wrote.
+    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote.
 
-    A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait for it.
+    A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
     """
     require_module("model", model)
     model = uncompiled(model)
@@ -72,7 +72,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 
 def _write(folder: Path, tensors: dict[str, Tensor], text: str) -> None:
-    """Write a checkpoint beside the earlier one, and put it in its place."""
+    """Write a checkpoint next to the old one, then rename it into place."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"path must be a folder, but {folder} is a file")
     is_new = not folder.exists()
@@ -95,13 +95,13 @@ def _write(folder: Path, tensors: dict[str, Tensor], text: str) -> None:
 
 
 def _flush(file: Path) -> None:
-    """Wait until the file is on disk, so that a rename never runs ahead of what it renames."""
+    """Wait until the file is on disk, so that the rename never precedes its contents."""
     with file.open("rb+") as stream:
         os.fsync(stream.fileno())
 
 
 def _put(temporary: Path, folder: Path) -> None:
-    """Rename both files into place, last the tensors, which count; if that fails the earlier config comes back."""
+    """Rename both files into place, the authoritative tensors last; if that fails, the old config is put back."""
     config = folder / CONFIG
     earlier = config.read_bytes() if config.exists() else None
     os.replace(temporary / CONFIG, config)
@@ -116,7 +116,7 @@ def _put(temporary: Path, folder: Path) -> None:
 
 
 def _remove_format_1(folder: Path) -> None:
-    """Remove an earlier checkpoint of ours in format 1, which no longer counts; never a file of another library."""
+    """Remove an old checkpoint of ours in format 1, which is now obsolete; never a file of another library."""
     with contextlib.suppress(OSError, SafetensorError):
         with safe_open(folder / TENSORS_1, framework="pt") as content:
             ours = _KEY in (content.metadata() or {})
@@ -129,9 +129,9 @@ def _remove_format_1(folder: Path) -> None:
 
 
 def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The state of a model with every tensor once, and under which name the others are found.
+    """A model's state with each tensor once, and for every alias the name its tensor is stored under.
 
-    Sharded tensors are gathered, and let go again where they are not to be kept.
+    Sharded tensors are gathered, and dropped again unless `keep` is set.
     """
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -156,9 +156,9 @@ def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tens
 def load(path: str | os.PathLike[str], model: Model) -> Model:
     """Load a checkpoint into a model, in place, and return it.
 
-    Where the checkpoint has a coded layer and the model a plain one, that layer is recoded as it was saved: make the
-    optimiser after this call. A file that is truncated, foreign, newer than this version or made from another
-    architecture is an error that changes nothing.
+    If the checkpoint has a coded layer where the model has a plain one, that layer is recoded as it was saved: create
+    the optimiser after this call. A file that is truncated, foreign, newer than this version or from another
+    architecture raises an error, and nothing changes.
 
     Under `fully_shard` each process reads the file and keeps its shard; layers to recode must not be sharded yet.
     """
@@ -186,7 +186,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
 
 
 def _find(folder: Path) -> Path:
-    """The file of a checkpoint; that of format 1 where there is no other."""
+    """The file of a checkpoint; the format 1 file if there is no other."""
     if folder.is_file():
         raise CheckpointError(f"path must be a folder that nc.save wrote, but {folder} is a file")
     for name in (TENSORS, TENSORS_1):
@@ -196,7 +196,7 @@ def _find(folder: Path) -> Path:
 
 
 def _renamed(tensors: dict[str, Tensor], state: dict[str, Any]) -> dict[str, Tensor]:
-    """Tensors of format 1 under today's names: a coded layer's `memory.key_u.weight` is now `memory.key_u_weight`."""
+    """Format 1 tensors under current names: a coded layer's `memory.key_u.weight` is now `memory.key_u_weight`."""
     renamed = {}
     for name, tensor in tensors.items():
         today = "_".join(name.rsplit(".", 1))
@@ -211,7 +211,7 @@ def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor], int]:
             text = (content.metadata() or {}).get(_KEY)
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}; save it anew") from error
+        raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}; save it again") from error
     if text is None:
         raise CheckpointError(
             f"{file} is not a neurocoder checkpoint, it carries no neurocoder config: "
@@ -229,7 +229,7 @@ def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor], int]:
     except CheckpointError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{file} carries a damaged neurocoder config, save it anew: {error!r}") from error
+        raise CheckpointError(f"{file} carries a damaged neurocoder config, save it again: {error!r}") from error
     return layers, tensors, config["format"]
 
 
@@ -245,7 +245,7 @@ Layers = dict[tuple[str, ...], nn.Module]
 
 
 def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[Layers, Layers]:
-    """Coded layers, still without values, for the plain layers that were coded when saved; and what they replace."""
+    """Coded layers, still without values, for the plain layers that were saved as coded; and what they replace."""
     modules = modules_by_name(model)
     names_of: dict[nn.Module, list[str]] = {}
     for name, entry in saved.items():
@@ -279,7 +279,7 @@ def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[L
 
 
 def _empty_like(name: str, plain: nn.Module, entry: SavedLayer) -> nn.Module:
-    """A coded layer for `plain` whose values are yet to be loaded."""
+    """A coded layer to replace `plain`, with values still to be loaded."""
     kind = kind_for(plain, entry.config)
     if kind is None:
         asked = type(entry.config).__name__
@@ -295,7 +295,7 @@ def _check_fit(state: dict[str, Any], tensors: dict[str, Tensor], file: Path) ->
     missing, unknown = sorted(set(state) - set(tensors)), sorted(set(tensors) - set(state))
     if missing or unknown:
         parts = [f"lacks {', '.join(missing[:3])}"] if missing else []
-        parts += [f"has {', '.join(unknown[:3])}, which the model has not"] if unknown else []
+        parts += [f"has {', '.join(unknown[:3])}, which the model does not have"] if unknown else []
         raise CheckpointError(f"{file} is of another architecture: it {' and '.join(parts)}")
     first: dict[int, str] = {}
     for name, tensor in state.items():

@@ -1,4 +1,4 @@
-"""The shape of a linear layer, shared by the coded layers that stand in for `nn.Linear`."""
+"""The geometry of a linear layer, shared by the coded layers that replace `nn.Linear`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CodedLinear(CodedLayer):
     out_features: int
 
     def set_sizes(self, in_features: int, out_features: int) -> tuple[int, int]:
-        """Keep and check the sizes; returns the shape of the plain weight."""
+        """Check and keep the sizes; returns the shape of the plain layer's weight."""
         self.in_features = require_size(type(self).__name__, "in_features", in_features)
         self.out_features = require_size(type(self).__name__, "out_features", out_features)
         return self.out_features, self.in_features
@@ -56,7 +56,7 @@ class CodedLinear(CodedLayer):
         return control.reshape(-1, control.shape[-1]), control.shape[:-1]
 
     def grouped(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
-        """The inputs as (N, T, in_features): T inputs share what was composed for one row; T is 1 without a control."""
+        """The inputs as (N, T, in_features): T inputs share the weight of one row; T is 1 without a control."""
         return x.reshape(rows.shape[0], math.prod(x.shape[len(leading) : -1]), self.in_features)
 
     def extra_repr(self) -> str:

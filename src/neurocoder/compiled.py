@@ -1,4 +1,4 @@
-"""Models that `torch.compile` wrapped."""
+"""Models wrapped by `torch.compile`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def run_uncompiled() -> Iterator[None]:
-    """Run compiled code uncompiled: hooks and recorded lists would make it compile anew at every call."""
+    """Run compiled code uncompiled: hooks and recorded lists would make it recompile at every call."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled yet, and importing it takes seconds
         yield
         return

@@ -1,8 +1,8 @@
-"""The composition of programs: one operation, and which implementation of it serves a call.
+"""The composition of programs: one operation, and the choice of its implementation for a call.
 
-`compose` makes the active program of each row that a controller reads, in factors; every layer kind executes it in its
-own way. Where the inputs of a linear layer steer themselves and a kernel serves it, `compose_and_execute` does both as
-one.
+`compose` returns the active program, in factored form, of each row that a controller reads; every layer kind executes
+it in its own way. If the inputs of a linear layer steer themselves and a kernel serves it, `compose_and_execute` does
+both at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ActiveProgram(NamedTuple):
-    """`P_t = sum_n sigma_n (w^u_n M_U)^T (w^v_n M_V)` for N rows, in factors, and what multiplies the residual."""
+    """`P_t = sum_n sigma_n (w^u_n M_U)^T (w^v_n M_V)` for N rows, factored, and the factor of the residual."""
 
     U: Tensor
     """M_U (P, d_in)"""
@@ -38,15 +38,15 @@ class ActiveProgram(NamedTuple):
     sigma: Tensor
     """(N, r)"""
     scale: Tensor | None
-    """gate * sigma_r (N, 1), or None where the residual is not gated"""
+    """gate * sigma_r (N, 1), or None if the residual is not gated"""
 
     def execute(self, read: Tensor) -> Tensor:
-        """e (N, T, P), with x P_t = e M_V, for T inputs a program that read a = x M_U^T (N, T, P)."""
+        """e (N, T, P), with x P_t = e M_V, from a = x M_U^T (N, T, P), for T inputs per program."""
         return F.execute(read, self.u, self.v, self.sigma)
 
 
 def implementation(layer: ProgramLayer, rows: Tensor) -> Choice:
-    """Which implementation serves this layer: the modules themselves where a user changed them."""
+    """Which implementation serves this layer: "torch", which calls the modules, if a user changed them."""
     memory, controller = layer.memory, layer.controller
     if memory.is_changed(ProgramMemory) or controller.is_changed(ProgramController) or has_global_hooks():
         return TORCH
@@ -76,12 +76,12 @@ def compose(choice: Choice, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
 
 
 def compose_and_execute(choice: Choice, layer: ProgramLayer, x: Tensor) -> Tensor:
-    """`y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves; for implementations with a kernel."""
+    """`y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves; needs a choice with a kernel."""
     return _run(choice, layer, x, executes=True)
 
 
 def _run(choice: Choice, layer: ProgramLayer, rows: Tensor, executes: bool) -> Any:
-    """The layer by hand: as an autograd function, or while it is traced as an operator."""
+    """The hand-written layer: as an autograd function, or as an operator while it is traced."""
     assert choice.dtype is not None
     form = Form(choice.name == "triton", layer.config, choice.dtype, executes)
     tensors = layer.tensors(executes)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 
 def whole(value: Any, low: int = 1) -> int | None:
-    """The value as an int where it is a whole number >= `low`, numpy's too but not a bool; else None."""
+    """The value as an int if it is a whole number >= `low` (numpy's too, but not a bool), else None."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         return None
     return int(value)
@@ -18,12 +18,12 @@ def whole(value: Any, low: int = 1) -> int | None:
 
 @dataclass(frozen=True)
 class Config:
-    """What a coded layer is made from. `owner` is the word that error messages use for it."""
+    """The configuration of a coded layer. `owner` is its name in error messages."""
 
     owner: ClassVar[str] = "config"
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; `kind` names the class."""
+        """A JSON-serialisable dictionary; `kind` names the class."""
         return {"kind": type(self).__name__, **dataclasses.asdict(self)}
 
     @classmethod
@@ -39,7 +39,7 @@ class Config:
         return cls(**fields)
 
     def _keep_whole(self, *names: str, at_most: str | None = None) -> None:
-        """Require whole numbers >= 1, and no larger than another field, and keep them as Python's."""
+        """Require whole numbers >= 1 and, with `at_most`, no larger than that field; keep them as Python ints."""
         for name in names:
             value = getattr(self, name)
             number, high = whole(value), None if at_most is None else getattr(self, at_most)
@@ -49,7 +49,7 @@ class Config:
             object.__setattr__(self, name, number)
 
     def _keep_number(self, name: str, *, positive: bool = False) -> None:
-        """Require a finite number that is >= 0 (or > 0) and keep it as Python's."""
+        """Require a finite number >= 0 (or > 0) and keep it as a Python float."""
         value = getattr(self, name)
         number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
         if not math.isfinite(number) or number < 0 or (positive and number == 0):
@@ -69,7 +69,7 @@ class ProgramConfig(Config):
     steps: int = 5
     """J: recurrent attention steps."""
     heads: int = 3
-    """H: attention heads, hence components retrieved at each step; J * H components in all."""
+    """H: attention heads, each of which retrieves one component per step; J * H components in all."""
     least_used: int = 5
     """l_I: how many of the least-used slots the usage-based attention considers."""
     hidden: int = 32
@@ -79,7 +79,7 @@ class ProgramConfig(Config):
     residual: bool | Literal["plain"] = True
     """True: W = P + sigmoid(f(x)) sigma_r R, as in the paper; False: W = P; "plain": W = P + R, our extension."""
     sharpness: float = 1.0
-    """beta: factor on the cosine inside the content attention; 1 is the paper."""
+    """beta: factor on the cosine in the content attention; 1 in the paper."""
 
     owner: ClassVar[str] = "program"
 
@@ -104,7 +104,7 @@ class MixtureConfig(Config):
     experts: int = 10
     """Number of experts, each a whole weight matrix."""
     active: int = 2
-    """k: experts that answer for one input."""
+    """k: experts used per input."""
     balance: float = 0.01
     """Weight of the importance and load losses."""
 
@@ -133,7 +133,7 @@ class StoredProgramConfig(Config):
 
 @dataclass(frozen=True)
 class HyperConfig(Config):
-    """HyperNetwork (Ha, Dai & Le, 2017): a small network generates scales of the weight."""
+    """HyperNetwork (Ha, Dai & Le, 2017): a small network generates scales for the weight."""
 
     hidden: int = 32
     """Size of the hidden layer of the network that generates the scales."""

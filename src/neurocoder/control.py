@@ -14,11 +14,11 @@ from .targets import require_module
 
 @contextmanager
 def control(model: nn.Module, z: Tensor) -> Iterator[None]:
-    """Steer by `z (..., control_dim)` the layers of the model that were built with `control_dim`.
+    """Steer the layers that were built with `control_dim` by `z (..., control_dim)`.
 
-    The control holds in the thread or asyncio task that runs the block. Compiled code cannot tell threads apart: it
-    takes the control of whichever thread has a block open, and raises an error where several have. Where activation
-    checkpointing computes the forward again, the backward has to run inside the block too.
+    The control applies in the thread or asyncio task that runs the block. Compiled code cannot tell threads apart: it
+    takes the control of whichever thread has a block open, and raises an error if several have. With activation
+    checkpointing, which reruns the forward, the backward must run inside the block too.
     """
     require_module("model", model)
     if not isinstance(z, Tensor) or not z.is_floating_point():

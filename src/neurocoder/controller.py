@@ -24,11 +24,11 @@ class Attention(NamedTuple):
 
 
 class ProgramController(Part):
-    """Composition network `f_theta` (one LSTM for u, v and s, read out as queries and gates) and, with a gated
-    residual, integration network `f_phi`. Both read the control `z`, which is the layer's input by default.
+    """Composition network `f_theta` (one LSTM for u, v and s, mapped to queries and gates) and, with a gated residual,
+    integration network `f_phi`. Both read the control `z`, which is the layer's input by default.
 
-    Its layer calls `controller(z, keys)`, unless a kernel serves it. A hook, a subclass or a parametrization of the
-    controller rules kernels out, so that it is always honoured.
+    The layer calls `controller(z, keys)`, unless a kernel serves it. A hook, a subclass or a parametrization of the
+    controller rules out kernels, so it is always honoured.
     """
 
     recurrent_weight: nn.Parameter | None
@@ -48,7 +48,7 @@ class ProgramController(Part):
         hidden, reads = program.hidden, 3 * program.heads
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.input_weight, self.input_bias = affine(control_dim, 4 * hidden, **options)
-        # With J = 1 the recurrent weight would only ever meet h_0 = 0.
+        # With J = 1 the recurrent weight would only ever multiply h_0 = 0.
         self.recurrent_weight = affine(hidden, 4 * hidden, bias=False, **options)[0] if program.steps > 1 else None
         self.signal_weight, self.signal_bias = affine(hidden, reads * (program.key_dim + program.slots), **options)
         self.integration_weight, self.integration_bias = (
@@ -56,7 +56,7 @@ class ProgramController(Part):
         )
 
     def queries_and_gates(self, control: Tensor) -> tuple[Tensor, Tensor]:
-        """The composition signal xi: queries q (3, N, J, H, K) and gates g, through the sigmoid (3, N, J, H, P).
+        """The composition signal xi: queries q (3, N, J, H, K) and gates g, after the sigmoid (3, N, J, H, P).
 
         Args:
             control: z (N, control_dim).
@@ -84,7 +84,7 @@ class ProgramController(Part):
         return Attention(content, interpolation, least_used, weight)
 
     def residual_gate(self, control: Tensor) -> Tensor | None:
-        """`sigmoid(f_phi(z))`: (N, 1), or None where the residual is not gated."""
+        """`sigmoid(f_phi(z))`: (N, 1), or None if the residual is not gated."""
         if self.integration_weight is None:
             return None
         return torch.sigmoid(linear(control, self.integration_weight, self.integration_bias))

@@ -1,5 +1,5 @@
-"""Convolutional program layers: `M_U` is a bank of P filters, the mix a P x P step for each image, `M_V` a 1x1
-convolution. Every image has one program, steered by its globally pooled input unless `control_dim` says otherwise."""
+"""Convolutional program layers: `M_U` is a bank of P filters, the mix a P x P map per image, `M_V` a 1x1 convolution.
+Every image has one program, steered by its globally pooled input unless `control_dim` is set."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Conv(ProgramLayer):
         )
 
     def _pad(self, x: Tensor) -> tuple[Tensor, tuple[int, ...] | str]:
-        """Apply a padding mode that the convolution does not know; the padding that is left to it."""
+        """Apply a padding mode that the convolution does not support; returns x and the padding left to do."""
         if self.padding_mode == "zeros":
             return x, self.padding
         margins: list[int] = []
@@ -180,7 +180,7 @@ class _Conv(ProgramLayer):
         return y if leading else y.squeeze(0)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`W_t` ([B,] out_channels, in_channels, *kernel_size) of each image. For study: it grows with the batch."""
+        """`W_t` ([B,] out_channels, in_channels, *kernel_size) of each image. For inspection: memory grows with B."""
         working = self.working_programs(self.programs(x, control))
         return working.mT.unflatten(-1, (self.in_channels, *self.kernel_size))
 

@@ -1,4 +1,4 @@
-"""Models that are spread over processes: `fully_shard` divides their parameters, DDP keeps them in step."""
+"""Models distributed over processes: `fully_shard` shards their parameters, DDP keeps them in sync."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor, distributed, nn
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether this is a DTensor; told without importing `torch.distributed.tensor`, which is slow."""
+    """Whether this is a DTensor, without importing `torch.distributed.tensor`, which is slow."""
     return hasattr(tensor, "full_tensor")
 
 
 _REMEDIES = {
     "FSDPModule": "sharded by fully_shard, which must come after nc.{call}",
     "FullyShardedDataParallel": "sharded by FullyShardedDataParallel, which must come after nc.{call}",
-    "DistributedDataParallel": "kept in step by DistributedDataParallel: give nc.{call} the model inside, wrap it anew",
+    "DistributedDataParallel": "kept in sync by DistributedDataParallel: give nc.{call} the inner model, then wrap it again",
 }
 
 
 def spread(modules: dict[str, nn.Module], name: str, call: str) -> str | None:
-    """Why the parameters of the module of this name cannot be replaced, if something around it relies on them."""
+    """Why the parameters of the module with this name cannot be replaced, if a wrapper relies on them; else None."""
     while True:
         for base in type(modules[name]).__mro__:
             if base.__name__ in _REMEDIES and base.__module__.startswith("torch."):
@@ -32,12 +32,12 @@ def spread(modules: dict[str, nn.Module], name: str, call: str) -> str | None:
 
 
 def gathered(tensor: Any) -> Tensor:
-    """The whole of a sharded tensor, on the CPU. All processes call this together."""
+    """The full value of a sharded tensor, on the CPU. All processes must call this together."""
     return tensor.detach().full_tensor().cpu()
 
 
 def sharded_like(whole: Tensor, tensor: Any) -> Tensor:
-    """This process's shard of a tensor that every process has, sharded as `tensor` is."""
+    """This process's shard of a tensor that every process has, sharded like `tensor`."""
     from torch.distributed.tensor import distribute_tensor
 
     device = tensor.to_local().device
@@ -45,12 +45,12 @@ def sharded_like(whole: Tensor, tensor: Any) -> Tensor:
 
 
 def is_first_process() -> bool:
-    """Whether this process writes for all."""
+    """Whether this process writes on behalf of all."""
     return distributed.get_rank() == 0
 
 
 def on_first_process(action: Callable[[], None], failed: type[Exception]) -> None:
-    """Let the first process act while the others wait; where it fails, all fail. All processes call this together."""
+    """Let the first process act while the others wait; if it fails, all fail. All processes must call this together."""
     failure = None
     if is_first_process():
         try:

@@ -2,7 +2,7 @@
 
 Shapes: `P` slots, `K` key size, `J` steps, `H` heads, `r = J * H` components, `N` inputs. The leading 3 is the kind of
 singular program, in the order u, v, s. `...` stands for any leading dimensions. Nothing here builds a weight per input
-except `active_program`, which exists for study.
+except `active_program`, which is for inspection.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 _EPS = 1e-12
 _SHORT_ROW = 64
-"""Slots up to which compiled code compares each usage with all others."""
+"""Up to this many slots, compiled code compares each usage with all others."""
 
 
 def _generated() -> bool:
-    """Whether loops are made for these operations, so that many simple ones cost less than a call of a library."""
+    """Whether the compiler generates loops for these operations: many simple ones then beat one library call."""
     return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
@@ -49,10 +49,10 @@ def composition_states(signal: Tensor, recurrent: Tensor | None, steps: int) -> 
 
 
 def _product(state: Tensor, weight: Tensor) -> Tensor:
-    """`h W^T`; compiled for a single input, as a loop of its own: calling a library would take longer."""
+    """`h W^T`; when compiled for a single input, a generated loop, which is faster than a library call."""
     if _generated():
         from torch.fx.experimental.symbolic_shapes import (
-            statically_known_true,  # slow to import, and for compilation alone
+            statically_known_true,  # slow to import, and only needed for compilation
         )
 
         if statically_known_true(len(state) == 1):
@@ -61,7 +61,7 @@ def _product(state: Tensor, weight: Tensor) -> Tensor:
 
 
 def content_attention(queries: Tensor, keys: Tensor, sharpness: float = 1.0) -> Tensor:
-    """`c = softmax_i(beta * cos(q, k_i))`, attending to programs by name.
+    """`c = softmax_i(beta * cos(q, k_i))`, attention to programs by key.
 
     Args:
         queries: q (3, N, J, H, K).
@@ -69,16 +69,16 @@ def content_attention(queries: Tensor, keys: Tensor, sharpness: float = 1.0) -> 
         sharpness: beta.
 
     Returns:
-        (3, N, J, H, P), each row sums to one.
+        (3, N, J, H, P); each row sums to one
     """
     cosine = torch.bmm(unit(queries).flatten(1, -2), unit(keys).mT)
     return torch.softmax(sharpness * cosine, dim=-1).unflatten(1, queries.shape[1:-1])
 
 
 def least_used_attention(usage: Tensor, least_used: int) -> Tensor:
-    """`l_i = max_i(m) - m_i` where `m_i` is among the `l_I` smallest usages (ties all count), else 0.
+    """`l_i = max_i(m) - m_i` if `m_i` is among the `l_I` smallest usages (all ties count), else 0.
 
-    The choice of slots is a constant to the gradient; the values are not.
+    Gradients flow through the values; the choice of slots is a constant.
 
     Args:
         usage: m (..., P).
@@ -96,8 +96,8 @@ def least_used_attention(usage: Tensor, least_used: int) -> Tensor:
 def _among_smallest(usage: Tensor, count: int) -> Tensor:
     """Whether each number is at most the `count`-th smallest of its row (..., P).
 
-    In compiled code a short row is compared with itself, P * P times: that becomes part of the loops around it, where
-    `topk` splits them and takes its rows one by one.
+    In compiled code, all P * P pairs of a short row are compared: that fuses with the loops around it, while `topk`
+    splits them and processes rows one by one.
     """
     if _generated() and usage.shape[-1] <= _SHORT_ROW:
         return (usage.unsqueeze(-1) > usage.unsqueeze(-2)).float().sum(dim=-1) < count
@@ -109,7 +109,7 @@ def program_attention(content: Tensor, interpolation: Tensor, least_used: int) -
 
     Args:
         content: c (..., J, H, P).
-        interpolation: g, already through the sigmoid (..., J, H, P).
+        interpolation: g, after the sigmoid (..., J, H, P).
         least_used: l_I.
 
     Returns:
@@ -142,7 +142,7 @@ def singular_values(attention: Tensor, slots: Tensor) -> Tensor:
         return F.softplus(torch.matmul(attention, slots)).squeeze(-1).flip(-1).cumsum(-1).flip(-1)
     steps = F.softplus((attention * slots.mT).sum(dim=-1))
     later = torch.ones(steps.shape[-1:] * 2, device=steps.device, dtype=steps.dtype).triu()
-    return (steps.unsqueeze(-2) * later).sum(dim=-1)  # products and sums: compiled, one loop with those around it
+    return (steps.unsqueeze(-2) * later).sum(dim=-1)  # products and sums fuse with the loops around them
 
 
 def execute(read: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def execute(read: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
     With `a = x M_U^T` the result is the coefficient of each right singular program: `x P_t = e M_V`.
 
     Args:
-        read: a, T inputs that share one program (..., T, P).
+        read: a, for T inputs that share one program (..., T, P).
         u: w^u (..., r, P).
         v: w^v (..., r, P).
         sigma: (..., r).
@@ -164,7 +164,7 @@ def execute(read: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
 
 
 def active_program(u: Tensor, v: Tensor, sigma: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """`P_t = sum_n sigma_n u_n v_n^T` itself, with `u_n = sum_i w^u_in M_U(i)` and `v_n` likewise. For study.
+    """`P_t = sum_n sigma_n u_n v_n^T` itself, with `u_n = sum_i w^u_in M_U(i)` and `v_n` likewise. For inspection.
 
     Args:
         u, v: w^u, w^v (..., r, P).

@@ -1,16 +1,16 @@
 """Starting values, and why.
 
-An average of P orthonormal rows has norm `1 / sqrt(P)`: orthonormal slots under near-uniform attention would start a
-layer at a hundredth of `nn.Linear`'s output variance and cost it epochs. The equations stay literal and the slots start
-(semi-)orthonormal, where the orthogonal loss wants them; the remedy lies in the other starting values:
+An average of P orthonormal rows has norm `1 / sqrt(P)`: with orthonormal slots and near-uniform attention, a layer
+would start at a hundredth of `nn.Linear`'s output variance and lose epochs. The equations stay literal and the slots
+start (semi-)orthonormal, where the orthogonal loss wants them; the other starting values compensate:
 
-- without a residual, the mean of `M_S` is the one for which probe inputs leave the layer with `nn.Linear`'s variance;
-- with a residual, the weights that read queries and gates start at zero, so that every input has the same active
-  program, and `R` absorbs it: the layer starts as the plain layer that it replaces, exactly, and its programs get
-  gradients from the first step on. `M_S` is modest, so that `gate * sigma_r` is near one: a large sigma would act like
-  a larger learning rate on slots and controller.
+- without a residual, the mean of `M_S` is chosen so that the outputs for probe inputs have `nn.Linear`'s variance;
+- with a residual, the weights that produce queries and gates start at zero, so every input has the same active program,
+  and `R` absorbs it. The layer starts exactly as the plain layer that it replaces, and its programs get gradients from
+  the first step on. `M_S` is modest, so `gate * sigma_r` is near one: a large sigma would act like a larger learning
+  rate on slots and controller.
 
-All is worked out in float32 on the CPU, so the same seed starts the same layer on any device and in any dtype.
+Everything is computed in float32 on the CPU, so a seed gives the same layer on any device and in any dtype.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .memory import ProgramMemory
 from .precision import full_precision
 
 _GATE_BIAS = -1.0
-"""Gates start leaning to the least-used slots."""
+"""Gates start out favouring the least-used slots."""
 _RESIDUAL_GATE_BIAS = 2.0
 """The residual's gate starts at sigmoid(2) = 0.88, open but not saturated."""
 _SPREAD = 0.1
 """Relative spread of M_S, so that its slots differ."""
 _POOLED_SCALE = 0.1
-"""Size of a globally pooled image of unit variance, as a probe for convolutions."""
+"""Scale of a globally pooled image of unit variance, for convolution probes."""
 _PROBES = 256
 _PLAIN_VARIANCE = 1 / 3
-"""Output variance of `nn.Linear` at its start, for unit-variance inputs."""
+"""Output variance of `nn.Linear` at initialisation, for unit-variance inputs."""
 
 
 def plain_weight(shape: tuple[int, ...]) -> Tensor:
-    """A weight that starts as `nn.Linear`'s and `nn.Conv2d`'s do: uniform in `±1 / sqrt(fan_in)`."""
+    """A weight initialised like `nn.Linear`'s and `nn.Conv2d`'s: uniform in `±1 / sqrt(fan_in)`."""
     bound = 1 / math.sqrt(torch.Size(shape[1:]).numel())
     return torch.empty(shape, device="cpu", dtype=torch.float32).uniform_(-bound, bound)
 
@@ -69,7 +69,7 @@ def start(
 def constant_program(memory: ProgramMemory, controller: ProgramController) -> tuple[Tensor, Tensor]:
     """`P_t (d_in, d_out)` and the residual's factor, for a controller whose programs are the same for every input.
 
-    Worked out in at least float32, on the slots' device.
+    Computed in at least float32, on the slots' device.
     """
     dtype = torch.promote_types(memory.U.dtype, torch.float32)
     with full_precision(memory.U.device):
@@ -83,18 +83,18 @@ def constant_program(memory: ProgramMemory, controller: ProgramController) -> tu
 
 
 def _set_values(memory: ProgramMemory, mean: float, spread: Tensor) -> None:
-    """`M_S` around a mean."""
+    """Set `M_S` around a mean."""
     memory.S.copy_(mean + _SPREAD * max(1.0, abs(mean)) * spread)
 
 
 def _set_modest_values(memory: ProgramMemory, controller: ProgramController, spread: Tensor) -> None:
-    """Choose `M_S` such that `gate * sigma_r` is near one; `R` makes up for what remains."""
+    """Choose `M_S` so that `gate * sigma_r` is near one; `R` makes up the difference."""
     control = torch.zeros(1, controller.control_dim, device="cpu", dtype=torch.float32)
     gate = controller.residual_gate(control)
     wanted = 1.0 if gate is None else 1.0 / float(gate)
     before_softplus = math.log(math.expm1(wanted))
     mean = 1.0
-    for _ in range(3):  # the attention to M_S follows its values a little
+    for _ in range(3):  # the attention to M_S depends slightly on its values
         _set_values(memory, mean, spread)
         attention = controller.attend(control, memory.keys()).weight[2, 0, -1, -1]
         mean = before_softplus / float(attention.sum())
@@ -102,9 +102,9 @@ def _set_modest_values(memory: ProgramMemory, controller: ProgramController, spr
 
 
 def _match_variance(memory: ProgramMemory, controller: ProgramController, spread: Tensor, control_scale: float) -> None:
-    """Choose `M_S` such that probe inputs of unit variance leave with the variance of a plain layer.
+    """Choose `M_S` so that the outputs for probe inputs of unit variance have a plain layer's variance.
 
-    Only the attention to `M_S` and sigma depend on the choice, so that the rest is computed once.
+    Only the attention to `M_S` and sigma depend on the choice, so the rest is computed once.
     """
     program = controller.program
     x = torch.randn(_PROBES, memory.U.shape[1], device="cpu", dtype=torch.float32)
@@ -124,7 +124,7 @@ def _match_variance(memory: ProgramMemory, controller: ProgramController, spread
         outputs = torch.matmul((strength * sigma).unsqueeze(1), right)
         return float(outputs.square().mean())
 
-    low, high = -12.0, 16.0  # the mean is sinh of this: from -8e4 to 4e6, fine near zero
+    low, high = -12.0, 16.0  # the mean is sinh of this: from -8e4 to 4e6, finer near zero
     for _ in range(24):
         middle = (low + high) / 2
         low, high = (middle, high) if variance(math.sinh(middle)) < _PLAIN_VARIANCE else (low, middle)

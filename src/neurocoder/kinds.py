@@ -1,4 +1,4 @@
-"""Which coded layer stands in for which plain one: `register`, and the kinds that come with the library."""
+"""Which coded layer replaces which plain one: `register`, and the kinds that come with the library."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Kind(NamedTuple):
 
     coded_type: type[CodedLayer]
     transposed: bool
-    """Whether the plain layer keeps its weight as (in_features, out_features)."""
+    """Whether the plain layer stores its weight as (in_features, out_features)."""
 
     def like(self, plain: nn.Module, config: Config, *, control_dim: int | None = None) -> CodedLayer:
-        """A coded layer of the geometry of `plain`, on the meta device."""
+        """A coded layer with the geometry of `plain`, on the meta device."""
         return self.coded_type.like(self._read(plain), config, control_dim=control_dim, device="meta")
 
     def from_plain(self, plain: nn.Module, config: Config, *, control_dim: int | None = None) -> CodedLayer:
-        """A coded layer in the place of `plain`, started from its weight."""
+        """A coded layer to replace `plain`, started from its weight."""
         return self._remember(plain, self.coded_type.from_plain(self._read(plain), config, control_dim=control_dim))
 
     def empty(self, plain: nn.Module, config: Config, *, control_dim: int | None = None) -> CodedLayer:
-        """A coded layer in the place of `plain` whose values are yet to be loaded."""
+        """A coded layer to replace `plain`, with values still to be loaded."""
         layer = self.like(plain, config, control_dim=control_dim)
         layer.to_empty(device=next(plain.parameters()).device)
         layer.adopt(self._read(plain))
@@ -43,9 +43,9 @@ class Kind(NamedTuple):
         return _as_linear(plain) if self.transposed else plain
 
     def _remember(self, plain: nn.Module, layer: CodedLayer) -> CodedLayer:
-        """Let `restore` find what kind of layer a transposed one was."""
+        """Let `restore` find the original type of a transposed layer."""
         if self.transposed:
-            object.__setattr__(layer, "template", _template(plain))  # past nn.Module: it is no part of the layer
+            object.__setattr__(layer, "template", _template(plain))  # bypasses nn.Module: it is not a submodule
         return layer
 
 
@@ -53,14 +53,14 @@ _registry: dict[tuple[type[nn.Module], type[Config]], Kind] = {}
 
 
 def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, transposed: bool = False) -> None:
-    """Teach `recode` a layer kind: `coded_type` stands in for `plain_type` where its `config_type` is asked for.
+    """Teach `recode` a layer kind: `coded_type` replaces `plain_type` when the config is its `config_type`.
 
     Args:
-        plain_type: the exact type of the plain layers; their subclasses are registered by themselves.
+        plain_type: the exact type of the plain layers; subclasses are registered separately.
         coded_type: the layer that takes their place, such as `nc.Linear`.
         transposed: the plain layer computes `x W + b` from a weight (in_features, out_features), as transformers'
             `Conv1D` does. It has no parameters besides weight and bias, and `coded_type` is a `CodedLinear`, which sees
-            the weight as (out_features, in_features) throughout. `restore` gives a layer of `plain_type` back.
+            the weight as (out_features, in_features) throughout. `restore` returns a layer of `plain_type`.
     """
     if not (isinstance(plain_type, type) and issubclass(plain_type, nn.Module)):
         raise ValueError(f"plain_type must be a subclass of nn.Module, got {plain_type!r}")
@@ -90,7 +90,7 @@ for _plain, _coded in (
 
 
 def kind_for(plain: nn.Module, config: Config) -> Kind | None:
-    """How `plain` becomes what `config` asks for, or None."""
+    """The kind that replaces `plain` for this config, or None."""
     return _registry.get((type(plain), type(config)))
 
 
@@ -127,7 +127,7 @@ def _template(plain: nn.Module) -> nn.Module:
 
 
 def as_template(layer: CodedLayer, plain: Any) -> nn.Module:
-    """The plain layer that `layer` gives, in the form of the transposed one that it once replaced, if it did."""
+    """`plain`, converted to the transposed type that `layer` replaced, if it replaced one."""
     template = getattr(layer, "template", None)
     if template is None:
         return plain

@@ -13,7 +13,7 @@ from .program import ProgramLayer
 
 
 class Linear(CodedLinear, ProgramLayer):
-    """`nn.Linear` whose weight is composed for each input: (..., in_features) -> (..., out_features).
+    """An `nn.Linear` whose weight is composed for each input: (..., in_features) -> (..., out_features).
 
     Args:
         in_features: d_in.
@@ -49,8 +49,8 @@ class Linear(CodedLinear, ProgramLayer):
 
         Args:
             x: (..., in_features).
-            control: z (..., control_dim); its leading dimensions are the first of x's, so that one program may serve
-                a whole sequence.
+            control: z (..., control_dim); its leading dimensions are the first of x's, so one program can serve a whole
+                sequence.
 
         Returns:
             (..., out_features)
@@ -72,5 +72,5 @@ class Linear(CodedLinear, ProgramLayer):
         return y if y.shape == shape else y.reshape(shape)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`W_t` (..., in_features, out_features) of each input. For study: memory grows with the batch."""
+        """`W_t` (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""
         return self.working_programs(self.programs(x, control))

@@ -30,7 +30,7 @@ def _sum(terms: list[Tensor], modules: Sequence[nn.Module]) -> Tensor:
 
 
 def auxiliary_loss(*modules: nn.Module) -> Tensor:
-    """What the coded layers add to the task loss: `a * L_o` of each program layer, a mixture's balance loss.
+    """What the coded layers add to the task loss: `a * L_o` of each program layer, and each mixture's balance loss.
 
     A layer shared by several modules counts once; a model without coded layers adds zero.
     """

@@ -1,4 +1,4 @@
-"""The Program Memory: slots of singular programs and the keys by which they are found."""
+"""The Program Memory: slots of singular programs, and the keys that address them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .part import Part
 
 
 def orthonormal(rows: int, columns: int) -> Tensor:
-    """A random matrix with orthonormal rows, or columns where there are more rows; in float32 on the CPU."""
+    """A random matrix with orthonormal rows, or columns if there are more rows; in float32 on the CPU."""
     return nn.init.orthogonal_(torch.empty(rows, columns, device="cpu", dtype=torch.float32))
 
 
 def affine(inputs: int, outputs: int, **options: Any) -> tuple[Any, Any]:
-    """Weight (outputs, inputs) and bias of an affine map inside a layer, started as `nn.Linear`'s.
+    """Weight (outputs, inputs) and bias of an affine map inside a layer, initialised like `nn.Linear`.
 
-    They are plain parameters: tools that look for `nn.Linear` (LoRA, quantisers, initialisers) would take a submodule
+    They are bare parameters: tools that look for `nn.Linear` (LoRA, quantisers, initialisers) would mistake a submodule
     for a layer of the model.
     """
     linear = nn.Linear(inputs, outputs, **options)
@@ -31,7 +31,7 @@ def affine(inputs: int, outputs: int, **options: Any) -> tuple[Any, Any]:
 
 
 class Slots(NamedTuple):
-    """What a memory holds, and the keys that name it."""
+    """What a memory holds, and the keys that address it."""
 
     U: Tensor
     """M_U (P, d_in)"""
@@ -44,10 +44,10 @@ class Slots(NamedTuple):
 
 
 class ProgramMemory(Part):
-    """`M_U (P, d_in)`, `M_V (P, d_out)`, `M_S (P, 1)` and the key networks `f_varphi` that name their slots.
+    """`M_U (P, d_in)`, `M_V (P, d_out)`, `M_S (P, 1)` and the key networks `f_varphi` of their slots.
 
-    Its layer asks `memory()` for all that it needs, unless a kernel serves it. A hook, a subclass or a parametrization
-    of the memory rules kernels out, so that it is always honoured.
+    The layer calls `memory()`, unless a kernel serves it. A hook, a subclass or a parametrization of the memory rules
+    out kernels, so it is always honoured.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ProgramMemory(Part):
         self.reset_slots()
 
     def reset_slots(self) -> None:
-        """Orthonormal singular vectors (semi-orthonormal for P > d), singular values around one; nothing on meta."""
+        """Orthonormal singular vectors (semi-orthonormal for P > d), singular values near one; a no-op on meta."""
         if self.U.is_meta:
             return
         with torch.no_grad():
@@ -79,9 +79,9 @@ class ProgramMemory(Part):
             self.S.normal_(1.0, 0.1)
 
     def keys(self) -> Tensor:
-        """`k = f_varphi(M)`: (3, P, K) for u, v, s, computed anew so that keys follow their slots.
+        """`k = f_varphi(M)`: (3, P, K) for u, v, s, recomputed at each call so that keys follow their slots.
 
-        Made as columns: a CPU multiplies few long rows by many faster than many by few.
+        Computed as columns: a CPU multiplies few long rows by many faster than many by few.
         """
         keys_u = torch.addmm(self.key_u_bias.unsqueeze(1), self.key_u_weight, self.U.mT)
         keys_v = torch.addmm(self.key_v_bias.unsqueeze(1), self.key_v_weight, self.V.mT)
@@ -98,12 +98,12 @@ class ProgramMemory(Part):
 
 
 def _whole(slots: Any) -> Tensor:
-    """A matrix of slots that FSDP has divided among processes, gathered; any other as it is."""
+    """A slot matrix, gathered if FSDP has sharded it."""
     return slots.full_tensor() if is_sharded(slots) else slots
 
 
 def orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[Tensor]:
-    """The terms of `sum_i weight_i L_o(memory_i)`; on a GPU all memories of one device and dtype are one term."""
+    """The terms of `sum_i weight_i L_o(memory_i)`; on a GPU, all memories with one device and dtype form one term."""
     terms: list[Tensor] = []
     together: dict[tuple[torch.device, torch.dtype], list[tuple[ProgramMemory, float]]] = {}
     for memory, weight in weighted:

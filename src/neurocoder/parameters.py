@@ -25,7 +25,7 @@ def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Parameters by part: memory, controller, residual, main (all else, biases too) and total; shared ones once."""
+    """Parameter counts by part: memory, controller, residual, main (all else, with biases), total; shared ones once."""
     owners = _owners(model)
     counts = dict.fromkeys(PARTS, 0)
     for parameter in model.parameters():
@@ -37,7 +37,7 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 def parameter_groups(
     model: nn.Module, *, lr: float, controller_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Groups for an optimiser: controllers at a learning rate of their own; no decay on slots, keys, biases and other
+    """Groups for an optimiser: controllers with their own learning rate; no decay on slots, keys, biases and other
     vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`.
     """
     controller_lr = lr if controller_lr is None else controller_lr

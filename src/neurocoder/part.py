@@ -1,4 +1,4 @@
-"""What memory and controller share: kernels may stand in for them, unless a user changed them."""
+"""The base of memory and controller: kernels may replace their calls, unless a user changed them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn.modules import module as nn_module
 class Part(nn.Module):
     """A part of a program layer.
 
-    A kernel reads the parameters of a part without calling it. That would pass over hooks, subclasses, parametrizations
-    and methods that were replaced on the instance, so that parts with any of these are called instead.
+    A kernel reads the parameters of a part without calling it. That would skip hooks, subclasses, parametrizations and
+    methods replaced on the instance, so parts with any of these are called instead.
     """
 
     overridden: ClassVar[bool] = False
@@ -23,7 +23,7 @@ class Part(nn.Module):
         super().__setattr__(name, value)
 
     def is_changed(self, kind: type[Part]) -> bool:
-        """Whether a user changed this part, which is of this kind in the library."""
+        """Whether a user changed this part; `kind` is its class in the library."""
         hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
         return type(self) is not kind or self.overridden or bool(hooks)
 

@@ -1,4 +1,4 @@
-"""`plan`: which layers `recode` replaces, and why it leaves others as they are. Nothing is changed here."""
+"""`plan`: which layers `recode` replaces, and why it leaves others alone. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Replacement:
     """One layer that `recode` replaces."""
 
     names: tuple[str, ...]
-    """All names of the layer; more than one where a module is used twice."""
+    """All names of the layer; more than one if a module is used twice."""
     plain: nn.Module
     kind: Kind
     config: Config
     before: int
     after: int
     ties: tuple[tuple[str, str], ...] = ()
-    """Its parameters that are tied to others, and to which; the ties end."""
+    """Its parameters that are tied, and what they are tied to; the ties end."""
 
     @property
     def coded_type(self) -> type[CodedLayer]:
-        """What takes its place."""
+        """The type that replaces it."""
         return self.kind.coded_type
 
 
@@ -53,7 +53,7 @@ class Plan:
 
     replacements: tuple[Replacement, ...]
     skipped: tuple[tuple[str, str], ...]
-    """Layers that a glob, suffix or type matched and that stay as they are, with the reason."""
+    """Layers that a glob, suffix or type matched but that are left alone, with the reason."""
     total_before: int
     total_after: int
 
@@ -71,7 +71,7 @@ class Plan:
         rule = "  ".join("-" * w for w in widths)
         lines = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
         for own, other in (tie for item in self.replacements for tie in item.ties):
-            lines.append(f"a tie ends: {own} is copied, {other} stays as it is, and each is trained by itself")
+            lines.append(f"no longer tied: {own} becomes a copy of its own, {other} stays as it is")
         for reason, names in _by_reason(self.skipped).items():
             lines.append(f"left as it is: {', '.join(names)} ({reason})")
         return "\n".join(line.rstrip() for line in lines)
@@ -88,8 +88,8 @@ def plan(
 ) -> Plan:
     """A dry run of `recode`: which layers would be replaced, and the parameters before and after.
 
-    It takes what `recode` takes. Printed, it also names the layers that a glob, suffix or type matched and that stay as
-    they are, with the reason, and the ties that end.
+    It takes the arguments of `recode`. Printed, it also lists the layers that a glob, suffix or type matched but that
+    are left alone, with the reason, and the ties that end.
     """
     require_module("model", model)
     config_of = _configs(targets, config)
@@ -141,11 +141,11 @@ class _Survey:
             self._owners.setdefault(id(parameter), []).append(name)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """All names of the module of this name."""
+        """All names of the module with this name."""
         return tuple(self._names[id(self.modules[name])])
 
     def ties(self, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-        """The parameters of the layer of these names that the model also has outside it, and where."""
+        """The parameters of this layer that the model also uses outside it, and where."""
         inside = tuple(f"{name}." if name else "" for name in names)
         found = []
         for key, parameter in self.modules[names[0]].named_parameters():
@@ -154,7 +154,7 @@ class _Survey:
         return tuple(found)
 
     def refusal(self, name: str, config: Config) -> str | None:
-        """Why the layer of this name cannot be recoded, or None."""
+        """Why the layer with this name cannot be recoded, or None."""
         module, names = self.modules[name], self.names(name)
         if isinstance(module, CodedLayer):
             return "it is already coded: nc.restore it first"
@@ -171,7 +171,7 @@ class _Survey:
             known = f"{asked} covers {covered}" if covered else f"no kind takes {asked}"
             return f"{type_name(type(module))} is of an unknown kind: {known}; see nc.register"
         if has_hooks(module):
-            return "it has hooks, which would be lost: remove them first and register them anew"
+            return "it has hooks, which would be lost: remove them first and register them again on the new layer"
         if "" in names:
             instead = "" if kind.transposed else f", or use {type_name(kind.coded_type)}.from_plain"
             return f"it is the whole model and cannot be replaced in place: put it into a container{instead}"
@@ -182,7 +182,7 @@ class _Survey:
         return None
 
     def replacement(self, names: tuple[str, ...], config: Config) -> Replacement:
-        """What would replace this layer, counted on the meta device."""
+        """The replacement of this layer, counted on the meta device."""
         plain = self.modules[names[0]]
         kind = kind_for(plain, config)
         assert kind is not None
@@ -191,15 +191,15 @@ class _Survey:
 
 
 Chosen = dict[tuple[str, ...], Config]
-"""The layers to replace, each as all of its names, and by what."""
+"""The layers to replace, each as the tuple of its names, and their configurations."""
 Meant = tuple[str, Match]
-"""A name of a layer, and how a target means it."""
+"""A name of a layer, and how a target matches it."""
 
 
 def _choose(
     survey: _Survey, matched: dict[str, list[Match]], config_of: Callable[[Target], Config]
 ) -> tuple[Chosen, list[tuple[str, str]]]:
-    """The layers to replace, and those that are passed over, with the reason."""
+    """The layers to replace, and those that are skipped, with the reason."""
     meant: dict[tuple[str, ...], list[Meant]] = {}
     for name, matches in matched.items():
         meant.setdefault(survey.names(name), []).extend((name, match) for match in matches)
@@ -233,7 +233,7 @@ def _choose(
 def _judge(
     survey: _Survey, names: tuple[str, ...], meant: list[Meant], config_of: Callable[[Target], Config]
 ) -> Config | str:
-    """What the layer of these names becomes, or why it stays as it is."""
+    """The configuration for this layer, or why it is left alone."""
     accepted: list[Meant] = []
     reasons: list[str] = []
     for name, match in meant:
@@ -249,7 +249,7 @@ def _judge(
     if ties and not any(match.named for _, match in accepted):
         own, other = ties[0]
         what = own.removeprefix(f"{names[0]}.")
-        reason = f"its {what} is tied to {other}: give its full name to recode it all the same, which ends the tie"
+        reason = f"its {what} is tied to {other}: to recode it anyway, and end the tie, give its full name"
         _refuse_explicit(accepted, reason)
         return reason
     first = accepted[0][1].target
@@ -263,7 +263,7 @@ def _judge(
 
 
 def _refuse_explicit(meant: list[Meant], reason: str) -> None:
-    """An error where the layer was meant explicitly."""
+    """Raise an error if the layer was matched explicitly."""
     for name, match in meant:
         if match.explicit:
             raise ValueError(f"cannot recode {repr(name) if name else 'the model itself'}: {reason}")
@@ -278,7 +278,7 @@ def _by_reason(skipped: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether anything was hung onto this module or its parameters that a replacement would not have."""
+    """Whether this module has hooks, or a replaced `forward`, that its replacement would lose."""
     tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
     for parameter in module.parameters():
         tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
@@ -286,7 +286,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """A module's parameters without those of its children; a coded layer is one whole."""
+    """A module's parameters without those of its children; a coded layer counts as a whole."""
     return module.parameters(recurse=isinstance(module, CodedLayer))
 
 

@@ -1,4 +1,4 @@
-"""Full precision where values must be exact: starting values, and the weights that surgery computes."""
+"""Full precision for values that must be exact: starting values, and the weights that surgery computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 def full_precision(device: torch.device) -> Iterator[None]:
     """No gradients, and no autocast on the CPU or this device.
 
-    Autocast would round, and keep the first rounded copy of a parameter whose values are still being chosen.
+    Autocast would round, and cache the first rounded copy of a parameter whose values are still being set.
     """
     with torch.no_grad(), ExitStack() as stack:
         for kind in {"cpu", device.type}:

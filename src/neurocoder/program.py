@@ -1,4 +1,4 @@
-"""The layer that composes its weight from singular programs: what linear and convolutional program layers share."""
+"""The base of linear and convolutional program layers, which compose their weight from singular programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tensors import ProgramTensors
 
 
 class Programs(NamedTuple):
-    """How the programs of some inputs were composed; `r` components over `P` slots, components step by step."""
+    """How the programs of some inputs were composed: `r` components over `P` slots, components ordered by step."""
 
     u: Tensor
     """Attention w^u over M_U (..., r, P)."""
@@ -30,7 +30,7 @@ class Programs(NamedTuple):
     sigma: Tensor
     """Singular values, decreasing (..., r)."""
     gate: Tensor | None
-    """The residual's gate (..., 1), or None where the residual is not gated."""
+    """The residual's gate (..., 1), or None if the residual is not gated."""
     content: Tensor
     """Content attention c for u, v, s (..., 3, r, P)."""
     least_used: Tensor
@@ -39,7 +39,7 @@ class Programs(NamedTuple):
     """The gates sigmoid(g) between the two, for u, v, s (..., 3, r, P)."""
 
     def detach(self) -> Programs:
-        """The same values, cut off from the graph."""
+        """The same values, detached from the graph."""
         return self._replace(**{name: field.detach() for name, field in self._asdict().items() if field is not None})
 
 
@@ -50,7 +50,7 @@ class ProgramLayer(CodedLayer):
     parts = {"memory": "memory", "controller": "controller", "R": "residual", "bias": "main"}
     undecayed = ("memory",)
     pooled_control = False
-    """Whether the default control is an average of the input, hence small for inputs of zero mean."""
+    """Whether the default control is an average of the input, and so is small for zero-mean inputs."""
 
     config: ProgramConfig
     R: nn.Parameter | None
@@ -83,7 +83,7 @@ class ProgramLayer(CodedLayer):
         return self.memory.U
 
     def reset_parameters(self) -> None:
-        """Starting values (see `initialisation`); nothing on the meta device."""
+        """Set the starting values (see `initialisation`); a no-op on the meta device."""
         if self.memory.U.is_meta:
             return
         d_out, d_in = len(self.memory.V.T), len(self.memory.U.T)
@@ -100,8 +100,8 @@ class ProgramLayer(CodedLayer):
     def start_from(self, weight: Tensor) -> None:
         """Let the residual absorb the first active program: `R = (W - P_t) / (gate * sigma_r)`.
 
-        The programs start the same for every input, so `W_t = W` exactly. Without a residual the layer cannot hold
-        a given weight and keeps its own start.
+        The programs start the same for every input, so `W_t = W` exactly. Without a residual, the layer cannot hold
+        a given weight and keeps its own starting values.
         """
         if self.R is None:
             return
@@ -110,14 +110,14 @@ class ProgramLayer(CodedLayer):
         self.R.copy_(((weight.flatten(1) - active.mT) / scale).view(self.weight_shape))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """As any module's, but programs without the residual that absorbed them are an error, strict or not."""
+        """As in any module, but programs without the residual that absorbed them are an error, strict or not."""
         *_, errors = rest
         parts = (f"{prefix}memory.", f"{prefix}controller.")
         alone = "R" in self._parameters and f"{prefix}R" not in state_dict
         if alone and any(name.startswith(parts) for name in state_dict):
             errors.append(
                 f"{prefix}R is missing: it absorbed the first program of the layer that was saved, so that memory and "
-                "controller go with no other; save it too, as nc.save does, even where it is frozen"
+                "controller fit no other; save it too, as nc.save does, even where it is frozen"
             )
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -126,7 +126,7 @@ class ProgramLayer(CodedLayer):
             yield self.R
 
     def tensors(self, executes: bool) -> ProgramTensors:
-        """The parameters as kernels take them, contiguous; R and the bias only where the kernel executes."""
+        """The parameters as kernels take them, contiguous; R and the bias only if the kernel executes."""
         memory, controller = self.memory, self.controller
         tensors = ProgramTensors(
             U=memory.U,
@@ -151,7 +151,7 @@ class ProgramLayer(CodedLayer):
         return ProgramTensors(*[None if tensor is None else tensor.contiguous() for tensor in tensors])
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
-        """How the programs of these inputs are composed; leading dimensions are the control's (the input's)."""
+        """How the programs of these inputs are composed; leading dimensions are the control's (or the input's)."""
         rows, leading = self.rows(x, self.resolve_control(control))
         slots = self.memory()
         attention, gate = self.controller(rows, slots.keys)
@@ -175,13 +175,13 @@ class ProgramLayer(CodedLayer):
         )
 
     def record_programs(self, x: Tensor, control: Tensor | None) -> None:
-        """Keep the programs of this call where `nc.record` asked for them."""
+        """Keep the programs of this call if `nc.record` asked for them."""
         if self.recorded is not None:
             with torch.no_grad():
                 self.recorded.append(self.programs(x, control).detach())
 
     def working_programs(self, programs: Programs) -> Tensor:
-        """`W_t` (..., d_in, d_out) of composed programs. For study."""
+        """`W_t` (..., d_in, d_out) of composed programs. For inspection."""
         slots = self.memory()
         active = F.active_program(programs.u, programs.v, programs.sigma, slots.U, slots.V)
         if self.R is None:
@@ -194,7 +194,7 @@ class ProgramLayer(CodedLayer):
     def constant_weight(self) -> Tensor | None:
         controller = self.controller
         if self.memory.is_changed(ProgramMemory) or controller.is_changed(ProgramController):
-            return None  # it may do anything
+            return None  # a changed part may do anything
         if any(
             weight is not None and weight.any() for weight in (controller.signal_weight, controller.integration_weight)
         ):

@@ -1,4 +1,4 @@
-"""The same equations, literal and slow: the oracle of the tests.
+"""The same equations, literal and slow: the oracle for the tests.
 
 It reads like the paper: one input, one step, one head, one slot at a time, and it builds every weight. It shares no
 code with the fast path, only the names of a layer's parameters.
@@ -55,7 +55,7 @@ def lstm_cell(
 
 
 def least_used(usage: Tensor, count: int) -> Tensor:
-    """`max(m) - m_i` for the `l_I` slots of smallest usage, ties included, else 0."""
+    """`max(m) - m_i` for the `l_I` slots with the smallest usage, ties included, else 0."""
     threshold = usage.detach().sort().values[count - 1]
     values = [usage.amax() - m if m.detach() <= threshold else torch.zeros_like(m) for m in usage]
     return torch.stack(values)
@@ -64,7 +64,7 @@ def least_used(usage: Tensor, count: int) -> Tensor:
 def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor) -> Trace:
     """The working program for one control `z (control_dim,)`.
 
-    `parameters` are those of a program layer by their names, with `R` in the plain layer's layout.
+    `parameters` are a program layer's, by name, with `R` in the plain layer's layout.
     """
     slots, heads = program.slots, program.heads
     memories = [parameters["memory.U"], parameters["memory.V"], parameters["memory.S"]]
@@ -131,7 +131,7 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
 def linear(
     parameters: Mapping[str, Tensor], program: ProgramConfig, x: Tensor, control: Tensor | None = None
 ) -> Tensor:
-    """`y = x W_t + bias` for x (..., d_in), one input after the other."""
+    """`y = x W_t + bias` for x (..., d_in), one input at a time."""
     rows = x.reshape(-1, x.shape[-1])
     controls = rows if control is None else control.reshape(-1, control.shape[-1])
     outputs = [row @ compose(parameters, program, z).weight for row, z in zip(rows, controls, strict=True)]

@@ -1,4 +1,4 @@
-"""Surgery on existing models: `recode` and `restore`. Nothing changes before everything is checked."""
+"""Surgery on existing models: `recode` and `restore`. Everything is checked before anything changes."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def recode(
     *,
     control_dim: int | None = None,
 ) -> Model:
-    """Replace layers of a model by coded ones, in place, and return the model.
+    """Replace layers of a model with coded ones, in place, and return the model.
 
     Args:
         model: any module that contains the layers.
         targets: full names; suffixes of names (`"gate_proj"` means every layer whose name ends in `.gate_proj`); globs
             over full names; types; predicates `(name, module) -> bool`; or several of these. A suffix, glob or type
-            passes over layers that cannot be recoded (`plan` lists them); a full name or predicate is then an error.
+            skips layers that cannot be recoded (`plan` lists them); a full name or predicate raises an error.
             Or a dictionary `{target: config}`; two targets that give one layer different configs are an error.
-        config: what to put there: `ProgramConfig`, `MixtureConfig`, `StoredProgramConfig`, `HyperConfig` or one's own.
-            None where `targets` is a dictionary.
+        config: the new layers: `ProgramConfig`, `MixtureConfig`, `StoredProgramConfig`, `HyperConfig` or your own.
+            None if `targets` is a dictionary.
         control_dim: width of the tensor that steers these layers, see `control`; None: their own input does.
 
-    With a residual a layer starts from the old weight, which it keeps exactly (to rounding). A module used twice is
-    replaced once, under all its names.
+    With a residual, a layer starts from the old weight, exactly (to rounding). A module used twice is replaced once,
+    under all its names.
 
     A layer whose weight or bias is tied to another module's, such as the `lm_head` of many language models, is recoded
-    only where `targets` has its full name. Its weight is then copied and the tie ends. A coded layer has no weight of
-    its own that could be tied again: with transformers set `model.config.tie_word_embeddings = False` afterwards, and
-    call `resize_token_embeddings` before, or after `restore`.
+    only if `targets` has its full name. Its weight is then copied and the tie ends. A coded layer has no single weight
+    that could be tied again: with transformers, set `model.config.tie_word_embeddings = False` afterwards, and call
+    `resize_token_embeddings` before, or after `restore`.
 
-    Make the optimiser after this call: one that holds parameters of a replaced layer would not train the new ones, and
-    is named in a warning.
+    Create the optimiser after this call: an optimiser that holds parameters of a replaced layer would not train the new
+    ones; a warning names it.
     """
     replacements = plan(model, targets, config, control_dim=control_dim).replacements
     inner = uncompiled(model)
@@ -63,7 +63,7 @@ def recode(
 
 
 def swap(model: nn.Module, layers: Mapping[tuple[str, ...], nn.Module]) -> None:
-    """Put modules at their names."""
+    """Put each module into the model under its names."""
     for names, layer in layers.items():
         for name in names:
             parent, _, child = name.rpartition(".")
@@ -76,7 +76,7 @@ def swap(model: nn.Module, layers: Mapping[tuple[str, ...], nn.Module]) -> None:
 
 
 def _set_nested_tensors(encoder: Any) -> None:
-    """An encoder hands nested tensors to all of its layers if the first could take them; coded ones cannot."""
+    """An encoder passes nested tensors to all its layers if the first could take them; coded layers cannot."""
     if coded_layers(encoder):
         if getattr(encoder, "use_nested_tensor", False):
             encoder.use_nested_tensor = False
@@ -87,14 +87,14 @@ def _set_nested_tensors(encoder: Any) -> None:
 
 
 def warn_of_optimisers(model: nn.Module, replaced: Iterable[tuple[str, ...]], call: str) -> None:
-    """Warn where an optimiser holds parameters that are about to leave the model; the caller's caller is blamed."""
+    """Warn if an optimiser holds parameters that are about to leave the model; points at the caller's caller."""
     prefixes = tuple(f"{name}." for names in replaced for name in names)
     parameters = list(model.named_parameters(remove_duplicate=False))
     kept = {id(parameter) for name, parameter in parameters if not name.startswith(prefixes)}
     leaving = {id(parameter): name for name, parameter in reversed(parameters) if id(parameter) not in kept}
     if not leaving or not _holders(leaving):
         return
-    gc.collect()  # an optimiser that nobody has any more may still wait in a cycle of references
+    gc.collect()  # an unreachable optimiser may survive in a reference cycle
     held = [f"{optimiser} holds {overview(names, 3)}" for optimiser, names in _holders(leaving)]
     if held:
         warnings.warn(
@@ -106,13 +106,13 @@ def warn_of_optimisers(model: nn.Module, replaced: Iterable[tuple[str, ...]], ca
 
 
 def _holders(parameters: dict[int, str]) -> list[tuple[str, list[str]]]:
-    """The living optimisers that hold some of these parameters, by the names of their classes, and which they hold."""
+    """The live optimisers that hold some of these parameters, by class name, and which ones they hold."""
     found = []
-    for thing in gc.get_objects():  # 0.1 s beside transformers
+    for thing in gc.get_objects():  # 0.1 s with transformers loaded
         if issubclass(type(thing), Optimizer):
             try:
                 held = [parameters.get(id(one)) for group in thing.param_groups for one in group["params"]]
-            except Exception:  # an optimiser in the making, or one with groups of another form
+            except Exception:  # a half-built optimiser, or one with other kinds of groups
                 continue
             names = [name for name in held if name is not None]
             if names:
@@ -121,14 +121,14 @@ def _holders(parameters: dict[int, str]) -> list[tuple[str, list[str]]]:
 
 
 def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -> Model:
-    """Replace coded layers by plain ones, in place, and return the model.
+    """Replace coded layers with plain ones, in place, and return the model.
 
-    A layer whose program is still the same for every input, as `recode` leaves it, gets that weight: the old one. Any
-    other gets the mean of its `W_t` over `data`, which passes through the model once, in eval mode.
+    A layer whose program is still the same for every input, as `recode` leaves it, gets its old weight back. Any other
+    gets the mean of its `W_t` over `data`, which passes through the model once, in eval mode.
 
     Args:
         model: any module that contains coded layers.
-        targets: which of them, as in `recode`; None: all. A suffix, glob or type passes over other modules.
+        targets: which of them, as in `recode`; None: all. A suffix, glob or type skips other modules.
         data: the model's input: a tensor, a tuple of arguments or a dictionary of keyword arguments; or a loader, which
             is an iterable of these (lists count as tuples). The mean is over all inputs of all batches.
     """
@@ -159,7 +159,7 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -
 
 
 def _coded(modules: dict[str, nn.Module], targets: Targets | None) -> dict[CodedLayer, list[str]]:
-    """The coded layers that the targets mean, each with all of its names."""
+    """The coded layers that the targets match, each with all of its names."""
     names_of: dict[CodedLayer, list[str]] = {}
     for name, module in modules.items():
         if isinstance(module, CodedLayer):
@@ -187,7 +187,7 @@ def _coded(modules: dict[str, nn.Module], targets: Targets | None) -> dict[Coded
 
 
 def _plain_with(layer: CodedLayer, weight: Tensor | None) -> nn.Module:
-    """A plain layer with this weight, and the coded layer's bias, mode and frozenness."""
+    """A plain layer with this weight and the coded layer's bias, mode and `requires_grad`."""
     plain: Any = layer.to_plain()
     assert weight is not None
     with torch.no_grad():
@@ -202,7 +202,7 @@ def _plain_with(layer: CodedLayer, weight: Tensor | None) -> nn.Module:
 
 
 def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, Tensor | None]:
-    """The mean weight of each layer over the calls that one pass of the data makes."""
+    """The mean weight of each layer over all its calls in one pass through the data."""
     sums: dict[CodedLayer, Tensor] = {}
     counts: dict[CodedLayer, int] = dict.fromkeys(layers, 0)
 
@@ -245,7 +245,7 @@ def _require_data(data: Any) -> None:
 
 
 def _calls(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments and keyword arguments of each call of the model."""
+    """The arguments and keyword arguments for each call of the model."""
     for batch in [data] if isinstance(data, Tensor | tuple | Mapping) else data:
         if isinstance(batch, Tensor):
             yield (batch,), {}
@@ -258,7 +258,7 @@ def _calls(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 def _require_fit(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Require arguments that the model's forward has."""
+    """Require arguments that the model's forward accepts."""
     try:
         signature = inspect.signature(model.forward)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Finding one's way in a model: its modules by name, and which of them the user means."""
+"""Finding layers in a model: its modules by name, and which of them the targets match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .base import CodedLayer
 
 Model = TypeVar("Model", bound=nn.Module)
-"""A user's model, whose type surgery keeps."""
+"""A user's model; surgery keeps its type."""
 
 Predicate = Callable[[str, nn.Module], bool]
 Target = str | type[nn.Module] | Predicate
@@ -21,11 +21,11 @@ _TARGETS = "names, suffixes, globs, types or predicates"
 
 
 class Match(NamedTuple):
-    """How a target means a module."""
+    """How a target matches a module."""
 
     target: Target
     explicit: bool
-    """By its full name or a predicate: an error where the module cannot be what is asked. Others pass over it."""
+    """By its full name or a predicate: an unsuitable module is then an error. Other targets skip it."""
     named: bool
     """By its full name."""
 
@@ -37,7 +37,7 @@ def require_module(name: str, value: Any) -> None:
 
 
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """All modules by every name they have, without looking inside coded layers."""
+    """All modules, under each of their names, without looking inside coded layers."""
     found: dict[str, nn.Module] = {}
     inside: list[str] = []
     for name, module in model.named_modules(remove_duplicate=False):
@@ -50,7 +50,7 @@ def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def select(modules: dict[str, nn.Module], targets: Targets) -> dict[str, list[Match]]:
-    """The names that the targets mean, and how each is meant."""
+    """The names that the targets match, and how each is matched."""
     if isinstance(targets, str | type) or callable(targets):
         targets = [targets]
     if isinstance(targets, Tensor | Mapping) or not isinstance(targets, Iterable):
@@ -68,7 +68,7 @@ def select(modules: dict[str, nn.Module], targets: Targets) -> dict[str, list[Ma
 
 
 def _matches(modules: dict[str, nn.Module], target: Any) -> tuple[list[str], bool, bool]:
-    """The names that one target means, whether it means them explicitly, and whether by their full name."""
+    """The names that one target matches, whether it does so explicitly, and whether by full name."""
     if isinstance(target, str):
         if target in modules:
             return [target], True, True
@@ -83,7 +83,7 @@ def _matches(modules: dict[str, nn.Module], target: Any) -> tuple[list[str], boo
 
 
 def described(value: Any) -> str:
-    """A value as a message shows it: short, and types as a user writes them."""
+    """A value as shown in messages: short, with types as a user writes them."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, Mapping):
@@ -92,7 +92,7 @@ def described(value: Any) -> str:
 
 
 def type_name(kind: type) -> str:
-    """The name that a user would write."""
+    """The name as a user would write it."""
     for prefix, package in (("nn", "torch.nn."), ("nc", "neurocoder.")):
         if kind.__module__.startswith(package):
             return f"{prefix}.{kind.__name__}"
@@ -100,7 +100,7 @@ def type_name(kind: type) -> str:
 
 
 def overview(names: Iterable[str], limit: int = 12) -> str:
-    """The first of some names, and how many more there are."""
+    """The first few names, and how many more there are."""
     listed = [name for name in names if name]
     more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
     return ", ".join(listed[:limit]) + more or "no named layers"

@@ -1,4 +1,4 @@
-"""The tensors of a program layer, as one named tuple: how they travel between a layer, autograd and the kernels."""
+"""The tensors of a program layer as one named tuple, passed between a layer, autograd and the kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class ProgramTensors(NamedTuple):
-    """A layer's parameters, their gradients, or whether these are wanted; None for what the layer does not have.
+    """A layer's parameters, their gradients, or whether these are needed; None for what the layer does not have.
 
     The names are those of the parameters in `ProgramMemory`, `ProgramController` and the layer itself.
     """
@@ -42,12 +42,12 @@ class ProgramTensors(NamedTuple):
     integration_weight: Any
     """(1, control_dim), for a gated residual"""
     R: Any
-    """(d_out, d_in); None where the layer's kind executes the residual itself"""
+    """(d_out, d_in); None if the layer executes the residual itself"""
     bias: Any
     """(d_out,)"""
 
     def composing(self, dtype: torch.dtype) -> ProgramTensors:
-        """What the composition takes, in its own precision: all but what reads the input, R and the bias."""
+        """What the composition takes, in its own precision: all but the input projections, R and the bias."""
         first = self[:_COMPOSING]
         cast = [tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype) for tensor in first]
         return ProgramTensors(*cast, *[None] * (len(self) - _COMPOSING))
@@ -59,12 +59,12 @@ class ProgramTensors(NamedTuple):
 
     @property
     def key_weights(self) -> tuple[Any, Any, Any]:
-        """Those of the key networks for u, v, s."""
+        """The weights of the key networks for u, v, s."""
         return self.key_u_weight, self.key_v_weight, self.key_s_weight
 
     @property
     def key_biases(self) -> tuple[Any, Any, Any]:
-        """Those of the key networks for u, v, s."""
+        """The biases of the key networks for u, v, s."""
         return self.key_u_bias, self.key_v_bias, self.key_s_bias
 
 

@@ -13,9 +13,9 @@ from .targets import require_module
 
 
 class Recording(Mapping[str, Programs]):
-    """The programs composed while recording: by layer name those of the last call, all of them by `calls`.
+    """The programs composed while recording. Indexing by layer name gives the last call; `calls` gives all of them.
 
-    A layer that has several names is found under each of them and iterated over once, under its first.
+    A layer with several names is found under each of them and iterated over once, under the first.
     """
 
     def __init__(self, calls: dict[str, list[Programs]], first_names: dict[str, str]) -> None:
@@ -51,8 +51,8 @@ def record(model: nn.Module) -> Iterator[Recording]:
             model(x)
         trace["fc"].u        # detached
 
-    A compiled model runs uncompiled while it is recorded, and is not compiled anew afterwards. Activation checkpointing
-    calls layers again in the backward: record the forward alone, or those calls count too.
+    A compiled model runs uncompiled while it is recorded, and is not recompiled afterwards. Activation checkpointing
+    calls layers again in the backward: record only the forward, or those calls count too.
     """
     require_module("model", model)
     names_of: dict[ProgramLayer, list[str]] = {}
@@ -75,5 +75,5 @@ def record(model: nn.Module) -> Iterator[Recording]:
 
 
 def _plain_name(name: str) -> str:
-    """The name that the layer has in the model before `torch.compile` wrapped it."""
+    """The layer's name in the model before `torch.compile` wrapped it."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")

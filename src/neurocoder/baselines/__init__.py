@@ -1,4 +1,4 @@
-"""The paper's rivals behind the same interface."""
+"""The paper's baselines, behind the same interface."""
 
 from .hyper import HyperLinear
 from .mixture import MixtureLinear

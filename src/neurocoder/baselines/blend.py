@@ -1,4 +1,4 @@
-"""What mixtures and stored programs share: a bank of whole weights, blended for each input but never built."""
+"""The base of mixtures and stored programs: a bank of whole weights, whose blend for each input is never built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import initialisation
 from .conditional import ConditionalLinear
 
 _DIFFERENCE = 0.02
-"""How far, at most, the rows of each weight of the bank start from those of the plain layer, relative to them."""
+"""Largest relative difference between the starting rows of the bank's weights and those of the plain layer."""
 _PROBES = 256
 
 
@@ -20,7 +20,7 @@ def blend(x: Tensor, bank: Tensor, share: Tensor) -> Tensor:
     """`y = sum_i share_i (x W_i^T)`.
 
     Args:
-        x: (N, T, d_in), T inputs under one share.
+        x: (N, T, d_in), T inputs that use the same shares.
         bank: W (E, d_out, d_in).
         share: (N, E).
 
@@ -43,9 +43,9 @@ class BlendedLinear(ConditionalLinear):
         return self.bank
 
     def start_bank(self) -> None:
-        """Independent plain weights, larger by the factor that their blend is smaller than one of them.
+        """Start from independent weights, scaled up so that their blend has the variance of a plain layer's weight.
 
-        A blend of independent weights has `sum_i share_i^2` of the variance of one; probe inputs tell how much that is.
+        A blend of independent weights has `sum_i share_i^2` times the variance of one; probe inputs estimate this.
         """
         probes = torch.randn(_PROBES, self.control_width, device="cpu", dtype=torch.float32).to(self.bank)
         gain = float(self.code(probes).square().sum(-1).mean().rsqrt())
@@ -53,9 +53,9 @@ class BlendedLinear(ConditionalLinear):
             weight.copy_(gain * initialisation.plain_weight(self.weight_shape))
 
     def start_from(self, weight: Tensor) -> None:
-        """Every weight is the given one, its rows scaled a little differently; their first blend is the given one.
+        """Start every weight from the given one, with slightly rescaled rows; their first blend is the given weight.
 
-        Scaled rows are scaled outputs: no output moves by more than twice `_DIFFERENCE`, whichever weights answer.
+        Scaling rows scales outputs: no output moves by more than twice `_DIFFERENCE`, whichever weights are used.
         """
         shape = (len(self.bank), self.out_features)
         scales = torch.empty(shape, device="cpu", dtype=torch.float32).uniform_(-_DIFFERENCE, _DIFFERENCE)

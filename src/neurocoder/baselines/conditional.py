@@ -1,4 +1,4 @@
-"""What the baselines share: a linear layer whose weight is read off a small code for each input, and never built."""
+"""The base of the baselines: a linear layer whose weight depends on a small code of the input, and is never built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..precision import full_precision
 
 
 class Options(TypedDict, total=False):
-    """What every layer takes besides its sizes, its bias and its configuration."""
+    """Arguments of every layer besides its sizes, its bias and its configuration."""
 
     control_dim: int | None
     """Width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does."""
@@ -27,8 +27,8 @@ class Options(TypedDict, total=False):
 class ConditionalLinear(CodedLinear):
     """`y = x W(c)^T + bias` with a weight `W` (d_out, d_in) that is linear in the code `c` (C,) of the input.
 
-    A subclass makes its parameters in `build`, gives them values in `start` and `start_from`, and says what the code of
-    an input is, which weight a code means, and how to apply that weight without building it.
+    A subclass creates its parameters in `build`, sets their values in `start` and `start_from`, and defines the code of
+    an input, the weight of a code, and how to apply that weight without building it.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class ConditionalLinear(CodedLinear):
 
     @property
     def control_width(self) -> int:
-        """Width of what the code is made from."""
+        """Width of the tensor that the code is computed from."""
         return self.in_features if self.control_dim is None else self.control_dim
 
     def build(self, options: dict[str, Any]) -> None:
-        """Make the parameters, other than the bias, with these options."""
+        """Create the parameters, other than the bias, with these options."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -68,19 +68,19 @@ class ConditionalLinear(CodedLinear):
         raise NotImplementedError
 
     def reader(self) -> Tensor:
-        """The weight through which the code depends on the input: where it is zero, the code is constant."""
+        """The weight through which the code depends on the input: if it is zero, the code is constant."""
         raise NotImplementedError
 
     def weight_of(self, code: Tensor) -> Tensor:
-        """W (..., d_out, d_in) of codes (..., C). For study."""
+        """W (..., d_out, d_in) of codes (..., C). For inspection."""
         raise NotImplementedError
 
     def apply_code(self, x: Tensor, code: Tensor) -> Tensor:
-        """`x W(c)^T` without building W: x (N, T, d_in), T inputs under one code (N, C) -> (N, T, d_out)."""
+        """`x W(c)^T` without building W: x (N, T, d_in), T inputs per code (N, C) -> (N, T, d_out)."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
-        """Starting values, drawn in float32 on the CPU; nothing on the meta device."""
+        """Set the starting values, drawn in float32 on the CPU; a no-op on the meta device."""
         if self.prototype.is_meta:
             return
         with full_precision(self.prototype.device):
@@ -101,7 +101,7 @@ class ConditionalLinear(CodedLinear):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """The weight (..., in_features, out_features) of each input. For study: memory grows with the batch."""
+        """The weight (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""
         rows, leading = self.rows(x, self.resolve_control(control))
         return self.weight_of(self.code(rows)).mT.reshape(*leading, self.in_features, self.out_features)
 
@@ -126,7 +126,7 @@ class ConditionalLinear(CodedLinear):
 
 
 def plain_start(weight: Tensor, bias: Tensor) -> None:
-    """Start an affine map as torch starts `nn.Linear`, from random numbers drawn in float32 on the CPU."""
+    """Initialise an affine map like torch's `nn.Linear`, with random numbers drawn in float32 on the CPU."""
     twin = nn.Linear(weight.shape[1], weight.shape[0], device="cpu", dtype=torch.float32)
     weight.copy_(twin.weight)
     bias.copy_(twin.bias)

@@ -1,4 +1,4 @@
-"""HyperNetwork (Ha, Dai & Le, 2017): a small network generates, for each input, scales of a weight's rows."""
+"""HyperNetwork (Ha, Dai & Le, 2017): a small network generates scales for a weight's rows, for each input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conditional import ConditionalLinear, Options, plain_start
 class HyperLinear(ConditionalLinear):
     """`y = s(x) * (x W^T) + bias`, with `s = 1 + B tanh(A x + a) + b`: row i of the weight is scaled by `s_i`.
 
-    This is the paper's memory-efficient form: scaling rows of the weight is scaling outputs, so no weight is built.
+    This is the paper's memory-efficient form: scaling the weight's rows scales the outputs, so no weight is built.
     """
 
     config_type = HyperConfig
@@ -54,7 +54,7 @@ class HyperLinear(ConditionalLinear):
         self.scale_bias = nn.Parameter(torch.empty(self.out_features, **options))
 
     def start(self) -> None:
-        """The base as a plain layer's weight; the small network's last layer at zero: every scale starts at one."""
+        """Start the base like a plain layer's weight and the small network's last layer at zero: all scales are one."""
         self.base.copy_(initialisation.plain_weight(self.weight_shape))
         plain_start(self.hidden_weight, self.hidden_bias)
         nn.init.zeros_(self.scale_weight)

@@ -14,14 +14,14 @@ from .conditional import Options
 
 
 def top_k_gates(logits: Tensor, active: int) -> Tensor:
-    """`G = softmax(keep_top_k(H))`: H (N, E) -> (N, E), zero for all but k experts; the first of equals is kept."""
+    """`G = softmax(keep_top_k(H))`: H (N, E) -> (N, E), zero for all but k experts; the first wins a tie."""
     ranked, order = logits.sort(dim=-1, descending=True, stable=True)
     kept = torch.softmax(ranked[..., :active], dim=-1)
     return torch.zeros_like(logits).scatter(-1, order[..., :active], kept)
 
 
 def smooth_load(clean: Tensor, noisy: Tensor, noise_scale: Tensor, active: int) -> Tensor:
-    """`P(x, i)`: how probably expert i would be among the top k, were its own noise drawn anew (appendix A).
+    """`P(x, i)`: the probability that expert i is among the top k if only its own noise is resampled (appendix A).
 
     Args:
         clean: x W_g (N, E).
@@ -35,21 +35,21 @@ def smooth_load(clean: Tensor, noisy: Tensor, noise_scale: Tensor, active: int) 
     if active == clean.shape[-1]:
         return torch.ones_like(clean)
     last_in, first_out = noisy.topk(active + 1, dim=-1).values[..., -2:].split(1, dim=-1)
-    # The k-th largest of the others: one further down for an expert that is itself among the top k.
+    # The k-th largest of the other experts: one rank lower for an expert that is itself among the top k.
     bar = torch.where(noisy > first_out, first_out, last_in)
     return torch.special.ndtr((clean - bar) / noise_scale.clamp_min(1e-6))
 
 
 def squared_variation(amounts: Tensor) -> Tensor:
-    """`CV^2`, the squared coefficient of variation of an amount for each expert (E,)."""
+    """`CV^2`, the squared coefficient of variation of one amount per expert (E,)."""
     return amounts.var(correction=0) / (amounts.mean().square() + 1e-10)
 
 
 class MixtureLinear(BlendedLinear):
     """`y = sum_i g_i(x) (x W_i^T)` with `active` non-zero gates.
 
-    All experts are computed and k of them kept: shapes do not depend on the data, so that the layer compiles, exports
-    and vmaps, and no parameter goes unused. The saving of a sparse dispatch is not what this baseline is for.
+    All experts are computed and k of them kept: shapes do not depend on the data, so the layer compiles, exports and
+    vmaps, and no parameter goes unused. This baseline does not aim for the savings of sparse dispatch.
     """
 
     config_type = MixtureConfig
@@ -57,9 +57,9 @@ class MixtureLinear(BlendedLinear):
     parts = {"bank": "memory", "gating_weight": "controller", "noise_weight": "controller", "bias": "main"}
 
     balance_loss: Tensor | None = None
-    """`CV(importance)^2 + CV(load)^2` of the last forward; None where that was in eval mode.
+    """`CV(importance)^2 + CV(load)^2` of the last forward; None if that was in eval mode.
 
-    A forward without gradients leaves one without, as reentrant activation checkpointing does.
+    A forward without gradients, as in reentrant activation checkpointing, leaves a loss without gradients.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class MixtureLinear(BlendedLinear):
             loss = squared_variation(gates.sum(0)) + squared_variation(load.sum(0))
         else:
             gates = self.code(rows)
-        if not torch.compiler.is_exporting():  # an exported program has no state to keep
+        if not torch.compiler.is_exporting():  # an exported model has no state to keep
             self.balance_loss = loss
         return gates
 
@@ -113,10 +113,10 @@ class MixtureLinear(BlendedLinear):
         return self.config.balance * self.balance_loss
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: not the loss, which is part of a graph."""
+        """What is copied and pickled: everything but the loss, which is part of a graph."""
         return {**super().__getstate__(), "balance_loss": None}
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Sums over a batch, ranks and probabilities need more digits than bfloat16 has."""
+    """At least float32: sums over a batch, ranks and probabilities need more precision than bfloat16 has."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -42,18 +42,18 @@ class StoredProgramLinear(BlendedLinear):
         programs, key_dim = self.config.programs, self.config.key_dim
         self.bank = nn.Parameter(torch.empty(programs, *self.weight_shape, **options))
         self.keys = nn.Parameter(torch.empty(programs, key_dim, **options))
-        # The query and, as its last number, the strength beta before softplus.
+        # The query, followed by the strength beta before the softplus.
         self.query_weight = nn.Parameter(torch.empty(key_dim + 1, self.control_width, **options))
         self.query_bias = nn.Parameter(torch.empty(key_dim + 1, **options))
 
     def start(self) -> None:
-        """Keys from a normal distribution, the query network as torch does, then the bank."""
+        """Keys from a normal distribution, the query network like `nn.Linear`, then the bank."""
         self.keys.copy_(torch.randn(self.keys.shape, device="cpu", dtype=torch.float32))
         plain_start(self.query_weight, self.query_bias)
         self.start_bank()
 
     def start_from(self, weight: Tensor) -> None:
-        """Besides the bank, let every input begin with the same share, so that the start is exact."""
+        """Also give every input the same shares at first, so that the start is exact."""
         nn.init.zeros_(self.query_weight)
         super().start_from(weight)
 

@@ -1,1 +1,1 @@
-"""Fused paths of composition and mix, each checked against `neurocoder.functional`; `neurocoder.backend` chooses."""
+"""Fused composition and mix, each path checked against `neurocoder.functional`; `neurocoder.backend` chooses."""

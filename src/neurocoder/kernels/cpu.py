@@ -1,10 +1,10 @@
-"""The composition core over torch operations, with its backward written by hand.
+"""The composition core over torch operations, with a hand-written backward.
 
 Autograd over `neurocoder.functional` keeps every intermediate and runs an operation for each. Here operations are fewer
 and larger. The arithmetic is `functional`'s.
 
-Layout: inputs last, (J, 3, H, P, N). A step is one block. Sums over slots, and what all slots share, go along the
-inputs by vector instructions, where torch would take short rows of slots one by one.
+Layout: inputs last, (J, 3, H, P, N). Each step is one contiguous block. Sums and broadcasts over slots are vectorised
+along the inputs; with slots last, torch would process short rows one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 class State(NamedTuple):
-    """What the backward needs of the forward; r components as (J, H, 1, N)."""
+    """What the backward needs from the forward; r components as (J, H, 1, N)."""
 
     interpolation: Tensor
     content: Tensor
@@ -40,7 +40,7 @@ class State(NamedTuple):
     """sum_i w^s_i M_S(i), before the softplus"""
     sigma: Tensor
     read: Any
-    """sum_i w^u_i a_i, what each component reads of its input, where the layer executes"""
+    """sum_i w^u_i a_i, what each component reads from its input, if the layer executes"""
     strength: Any
     """sigma times that"""
     gate: Any
@@ -54,17 +54,17 @@ class State(NamedTuple):
 
     @property
     def lstm(self) -> States:
-        """Those of the composition network."""
+        """The composition network's part."""
         return States(self.states, self.gates, self.cells, self.squashed)
 
     @property
     def used(self) -> Usage:
-        """Those of the attention's steps."""
+        """The attention steps' part."""
         return Usage(self.usage, self.passing, self.largest)
 
 
 def prepare(tensors: ProgramTensors) -> Prepared:
-    """k (3, K, P); the signal's weight and bias side by side (3 * H * (K + P), hidden + 1)."""
+    """k (3, K, P); the signal's weight and bias, concatenated (3 * H * (K + P), hidden + 1)."""
     key_dim, slots = len(tensors.key_u_weight), len(tensors.U)
     keys = tensors.U.new_empty(3, key_dim, slots)
     for key, memory, weight, bias in zip(keys, tensors.slots, tensors.key_weights, tensors.key_biases, strict=True):
@@ -75,8 +75,8 @@ def prepare(tensors: ProgramTensors) -> Prepared:
 def prepare_backward(
     grads: Prepared, tensors: ProgramTensors, grad_slots: Sequence[Tensor]
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor]:
-    """Gradients of the key networks' weights and biases, of the signal's weight and bias; adds to those of the slots,
-    in place."""
+    """Gradients of the key networks' weights and biases and of the signal's weight and bias; adds to the slots'
+    gradients in place."""
     for grad, weight, grad_memory in zip(grads.keys, tensors.key_weights, grad_slots, strict=True):
         grad_memory.addmm_(grad.mT, weight)
     weights = [grad @ memory for grad, memory in zip(grads.keys, tensors.slots, strict=True)]
@@ -84,7 +84,7 @@ def prepare_backward(
 
 
 def project(x: Tensor, readers: Tensor) -> Tensor:
-    """What reads the input (width, N) for x (N, d_in) and readers (width, d_in)."""
+    """The input projections (width, N) for x (N, d_in) and readers (width, d_in)."""
     return torch.mm(readers, x.mT)
 
 
@@ -99,7 +99,7 @@ def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | Non
 
 
 def execute_backward(grad: Tensor, V: Tensor, xR: Tensor | None, scale: Tensor | None, of_xR: Tensor) -> Composed:
-    """Gradients of e (P, N) and of the scale (N, 1); fills `of_xR`, the gradient of `x R`, where that is gated."""
+    """Gradients of e (P, N) and of the scale (N, 1); fills `of_xR`, the gradient of `x R`, if that is gated."""
     full = torch.promote_types(grad.dtype, torch.float32)
     grad_scale = None
     if xR is not None and scale is not None:
@@ -121,11 +121,11 @@ def forward(
     """The composition.
 
     Args:
-        projected: what reads the input: slots (P, N) where the layer executes, composition network (4 * hidden, N) and,
-            with a gated residual, integration network (1, N), one under the other; further rows are ignored, and get no
+        projected: the stacked input projections: slots (P, N) if the layer executes, composition network
+            (4 * hidden, N) and, with a gated residual, integration network (1, N). Further rows are ignored and get no
             gradient.
         prepared: keys (3, K, P) and signal.
-        tensors: the layer's parameters, of which it takes biases, recurrent weight and M_S.
+        tensors: the layer's parameters; it uses the biases, the recurrent weight and M_S.
     """
     steps, heads, slots, key_dim = program.steps, program.heads, program.slots, program.key_dim
     offset, count, queried = slots if executes else 0, projected.shape[1], 3 * heads * key_dim
@@ -170,7 +170,7 @@ def backward(
     side: SideStream,
     sums: SideStream,
 ) -> Gradients:
-    """The gradients of the forward's arguments from those of what it composed; it has no use for side streams."""
+    """The gradients of the forward's arguments from those of its results; the side streams are unused."""
     attention, sigma, gate = state.attention, state.sigma, state.gate
     steps, _, heads, slots, count = attention.shape
     hidden, queried = program.hidden, 3 * heads * program.key_dim
@@ -240,14 +240,14 @@ def _inputs_last(attention: Tensor, like: Tensor) -> Tensor:
 
 
 def _norm(vectors: Tensor) -> Tensor:
-    """Lengths (..., 1, N), never zero, of vectors (..., K, N)."""
+    """Norms (..., 1, N), never zero, of vectors (..., K, N)."""
     return (vectors * vectors).sum(-2, keepdim=True).sqrt_().clamp_min_(1e-12)
 
 
 def _softmax_of_cosines(scaled: Tensor, sharpness: float) -> Tensor:
-    """Softmax over the slots (J, 3, H, P, N) of numbers in ±sharpness, overwriting them.
+    """Softmax over the slots (J, 3, H, P, N) of numbers in ±sharpness, in place.
 
-    They are bounded, so moderate ones need no maximum.
+    They are bounded, so with a moderate sharpness there is no need to subtract the maximum.
     """
     if sharpness > 30:
         return scaled.softmax(dim=3)
@@ -256,6 +256,6 @@ def _softmax_of_cosines(scaled: Tensor, sharpness: float) -> Tensor:
 
 
 def _unit_backward(grad: Tensor, unit: Tensor, norm: Tensor, out: Tensor | None = None) -> Tensor:
-    """Gradient of vectors (..., K, N) from that of vectors of length one, which it overwrites."""
+    """Gradient of vectors (..., K, N) from that of their unit vectors, which it overwrites."""
     along = (grad * unit).sum(-2, keepdim=True)
     return torch.div(grad.addcmul_(unit, along, value=-1), norm, out=out)

@@ -1,4 +1,4 @@
-"""Attention to programs over torch operations, step by step, and its backward. Slots before inputs: (J, 3, H, P, N)."""
+"""Attention to programs over torch operations, step by step, and its backward. Inputs last: (J, 3, H, P, N)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _AS_INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def smallest(usage: Tensor, rank: int) -> Tensor:
-    """The `rank`-th smallest usage (..., 1, N) over the slots of usage (..., P, N), which is nowhere negative.
+    """The `rank`-th smallest usage (..., 1, N) over the slots of a non-negative usage (..., P, N).
 
     numpy sorts short rows with vector instructions: 2,304 rows of 30 in 0.13 ms on one core, where torch's `sort` takes
-    1.0 ms on two; and in 0.08 ms as integers, whose order is that of the bits of floats that are not negative.
+    1.0 ms on two. As integers it takes 0.08 ms: non-negative floats sort like their bits.
     """
     integers = _AS_INTEGERS.get(usage.dtype)
     if usage.device.type == "cpu" and integers is not None:
@@ -25,12 +25,12 @@ def smallest(usage: Tensor, rank: int) -> Tensor:
 
 
 class Usage(NamedTuple):
-    """What the backward needs of each step after the first."""
+    """What the backward needs from each step after the first."""
 
     usage: Tensor
     """m (J - 1, 3, H, P, N)"""
     passing: Tensor
-    """What of `max(m) - m` passes into w: 1 - g where the slot is among the least used, else 0 (J - 1, 3, H, P, N)"""
+    """The factor of `max(m) - m` in w: 1 - g if the slot is among the least used, else 0 (J - 1, 3, H, P, N)"""
     largest: Tensor
     """max(m) (J - 1, 3, H, 1, N)"""
 
@@ -38,7 +38,7 @@ class Usage(NamedTuple):
 def attend(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Tensor, Usage]:
     """`w_j = g_j c_j + (1 - g_j) l_j`, with usage `m_j = max(w_1 .. w_{j-1})`.
 
-    Masks are floats: torch multiplies those by vector instructions, but converts booleans one by one.
+    Masks are floats: torch multiplies them with vector instructions, but converts booleans one by one.
 
     Args:
         content, interpolation: c and g (J, 3, H, P, N).
@@ -75,8 +75,8 @@ def attend_backward(
     saved: Usage,
     grad_gates: Tensor,
 ) -> None:
-    """Turns the gradient of w into that of c, in place, and fills `grad_gates` with that of the gates before the
-    sigmoid: `grad g (c - w)`, since `g (1 - g) (c - l) = g (c - w)`."""
+    """Turns the gradient of w into that of c, in place, and fills `grad_gates` with the gradient of the gates before
+    the sigmoid: `grad g (c - w)`, since `g (1 - g) (c - l) = g (c - w)`."""
     if len(saved.usage):
         grad[0].add_(_usage_backward(grad, attention, saved))
     grad.mul_(interpolation)
@@ -84,11 +84,11 @@ def attend_backward(
 
 
 def _usage_backward(grad: Tensor, attention: Tensor, saved: Usage) -> Tensor:
-    """The gradient of the first usage; adds to the gradients of w, in place, what they get by later usage."""
+    """The gradient of the first usage; adds the contributions of later usage to the gradients of w, in place."""
     usages, passing, largest = saved
     top = torch.eq(usages, largest, out=torch.empty_like(usages))
     ties = top.sum(3, keepdim=True)
-    # m_{j+1} = max(m_j, w_j): the gradient goes to the larger one, a tie splits it evenly. The last m_j ends here.
+    # m_{j+1} = max(m_j, w_j): the gradient goes to the larger, and ties split it evenly. The last m_j has no successor.
     newer: list[Any] = [*torch.sub(attention[1:-1], usages[:-1]).sign_().add_(1).unbind(), None]
     grad_usage: Tensor | None = None
     by_step = zip(grad[1:].unbind(), passing.unbind(), top.unbind(), ties.unbind(), newer, strict=True)

@@ -11,10 +11,10 @@ aten = torch.ops.aten
 
 
 class States(NamedTuple):
-    """What the composition network went through."""
+    """The composition network's values at every step."""
 
     states: Tensor
-    """Hidden states, each with a one below (J, hidden + 1, N)"""
+    """Hidden states, each followed by a one (J, hidden + 1, N)"""
     gates: Tensor
     """i, f, g, o (J, 4, hidden, N)"""
     cells: Tensor
@@ -41,7 +41,7 @@ def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> States
         *(tensor.unbind() for tensor in (*gates.unbind(1), cells, squashed)),
         strict=True,
     )
-    before: tuple[Tensor, Tensor] | None = None  # h and c of the step before
+    before: tuple[Tensor, Tensor] | None = None  # h and c of the previous step
     for h, all_gates, i, f, g, o, cell, squash in by_step:
         logits = signal
         if before is not None:
@@ -60,8 +60,8 @@ def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> States
 def lstm_backward(grad_states: Tensor, recurrent: Tensor | None, saved: States) -> Tensor:
     """Gradients of the gates before their non-linearities (J, 4 * hidden, N); overwrites `grad_states`.
 
-    What a gate's gradient is multiplied with is known from the forward for all steps at once; only the gradients of
-    state and cell go from step to step.
+    The factors of the gates' gradients are known from the forward, for all steps at once; only the gradients of state
+    and cell go from step to step.
     """
     _, gates, cells, squashed = saved
     steps, _, hidden, count = gates.shape
@@ -77,7 +77,7 @@ def lstm_backward(grad_states: Tensor, recurrent: Tensor | None, saved: States) 
     by_step = zip(
         *(tensor.unbind() for tensor in (grad_states, slopes[:, :3], slopes[:, 3], into_cells, f, grads)), strict=True
     )
-    later: tuple[Tensor, Tensor, Tensor] | None = None  # of the step after: gradients of gates and c; f
+    later: tuple[Tensor, Tensor, Tensor] | None = None  # of the next step: gradients of gates and c; f
     for grad, of_cell, of_output, into_cell, forget, of_gates in reversed(list(by_step)):
         if later is not None:
             assert recurrent is not None

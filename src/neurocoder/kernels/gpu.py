@@ -1,8 +1,8 @@
 """The composition core on a GPU, as Triton kernels.
 
-What reads the input arrives as one projection (N, [P +] 4 * hidden [+ 1]): what the slots read, the composition
-network's input, the integration network's logit. With the first part the core executes and returns the mix `e`;
-without, as for programs that serve several inputs, it leaves the attention and sigma for the caller to execute.
+The input projections arrive as one tensor (N, [P +] 4 * hidden [+ 1]): what the slots read, the composition network's
+input, the integration network's logit. With the first part, the core executes and returns the mix `e`. Without it, as
+for programs that serve several inputs, it returns attention and sigma for the caller to execute.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = [
 
 
 class State(NamedTuple):
-    """What the backward needs of the forward, rows contiguous, in float32."""
+    """What the backward needs from the forward: row-major, in float32."""
 
     attention: Tensor
     """w for u, v, s (3, N, r, P)"""
     sigma: Tensor
     """(N, r)"""
     small: Tensor
-    """Of each component what goes into the softplus, what it reads of its input, and for u, v, s the usage up to which
-    a slot counts as least used (5, N, r)"""
+    """For each component, the softplus argument, what it reads from its input, and for u, v, s the usage up to which a
+    slot counts as least used (5, N, r)"""
     states: Tensor
     """h and a one (J * N, padded)"""
     cells: Tensor
@@ -68,8 +68,8 @@ def state_shapes(count: int, sizes: Sizes) -> list[tuple[int, ...]]:
 def forward(
     projected: Tensor, prepared: Prepared, tensors: ProgramTensors, program: ProgramConfig, executes: bool
 ) -> tuple[Composed, State]:
-    """The composition: e and a one (N, mixed), or attention (3, N, r, P) and sigma (N, r); with a gated residual its
-    scale (N, 1)."""
+    """The composition: e and a one (N, mixed), or attention (3, N, r, P) and sigma (N, r); with a gated residual, also
+    its scale (N, 1)."""
     sizes = sizes_of(program, executes)
     count, recurrent = len(projected), tensors.recurrent_weight
     new = projected.new_empty
@@ -119,11 +119,11 @@ def backward(
     side: SideStream,
     sums: SideStream,
 ) -> Gradients:
-    """The gradients of the forward's arguments: that of the projection on the main stream, that of the signal on one
-    side stream, all others on the other.
+    """The gradients of the forward's arguments: the projection's on the main stream, the signal's on one side stream,
+    all others on the other.
 
-    Where the layer executes, the gradients of coefficients (parts, N, ...) and scale (parts, N, 1) are shares of which
-    the sums are meant; those of the first may be overwritten.
+    If the layer executes, the gradients of coefficients (parts, N, ...) and scale (parts, N, 1) come as partial sums
+    over their first dimension; those of the coefficients may be overwritten.
     """
     executes = grads.coefficients is not None
     sizes = sizes_of(program, executes)

@@ -1,5 +1,5 @@
-"""What stands around the composition core on a GPU, as Triton kernels: the keys of the slots before it, and after it
-the execution of what is composed."""
+"""The work around the composition core on a GPU, as Triton kernels: the keys of the slots before it, and the execution
+of the composed program after it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .sizes import precision
 from .triton_layer import execute_backward_kernel, execute_kernel, keys_backward_kernel, keys_forward_kernel
 
 _EXECUTE_GRID = 64
-"""Size of the grid of the execution's backward below which its columns are split."""
+"""Grid size below which the execution's backward splits its columns."""
 
 
 def prepare(tensors: ProgramTensors) -> Prepared:
-    """k (3, P, K); the signal's weight and bias side by side (rows, hidden + 1), padded."""
+    """k (3, P, K); the signal's weight and bias, concatenated (rows, hidden + 1) and padded."""
     left, right, _ = tensors.slots
     weight = tensors.signal_weight
     count, key_dim = len(left), len(tensors.key_u_weight)
@@ -45,8 +45,8 @@ def prepare(tensors: ProgramTensors) -> Prepared:
 def prepare_backward(
     grads: Prepared, tensors: ProgramTensors, grad_slots: Sequence[Tensor]
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor]:
-    """Gradients of the key networks' weights and biases, of the signal's weight and bias; adds to those of the slots,
-    in place."""
+    """Gradients of the key networks' weights and biases and of the signal's weight and bias; adds to the slots'
+    gradients in place."""
     left, right, _ = tensors.slots
     count, key_dim = len(left), len(tensors.key_u_weight)
     weights, biases = [torch.empty_like(weight) for weight in tensors.key_weights], left.new_empty(3, key_dim)
@@ -69,12 +69,12 @@ def prepare_backward(
 
 
 def project(x: Tensor, readers: Tensor) -> Tensor:
-    """What reads the input (N, width) for x (N, d_in) and readers (width, d_in)."""
+    """The input projections (N, width) for x (N, d_in) and readers (width, d_in)."""
     return torch.mm(x, readers.mT)
 
 
 def _tiles(right: Tensor) -> dict[str, Any]:
-    """Constants of the execution's kernels for M_V (P, d_out)."""
+    """Constants of the execution kernels for M_V (P, d_out)."""
     return {"P": len(right), "PP": padded(len(right)), "PRECISION": precision(right.dtype)}
 
 
@@ -101,10 +101,10 @@ def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | Non
 
 def execute_backward(grad: Tensor, V: Tensor, xR: Tensor | None, scale: Tensor | None, of_xR: Tensor) -> Composed:
     """Shares of the gradients of e (parts, N, P) and of the scale (parts, N, 1); fills `of_xR`, the gradient of `x R`,
-    where that is gated. Few inputs are split by columns, so that they fill the chip."""
+    if that is gated. With few inputs the columns are split, to fill the chip."""
     count, (slots, d_out) = len(grad), V.shape
     tiles = _tiles(V)
-    block = min(128, 8192 // tiles["PP"], padded(d_out))  # 80 KB on chip at most
+    block = min(128, 8192 // tiles["PP"], padded(d_out))  # at most 80 KB on chip
     blocks, rows = cdiv(d_out, block), max(1, cdiv(count, 16))
     parts = power_of_two(min(blocks, max(1, _EXECUTE_GRID // rows)))
     grad_coefficients = grad.new_empty(parts, count, slots, dtype=torch.float32)

@@ -1,12 +1,12 @@
-"""A program layer's forward and backward, written by hand over a composition core: `cpu`, or `gpu` with Triton kernels.
+"""A program layer's hand-written forward and backward over a composition core: `cpu`, or `gpu` with Triton kernels.
 
-There are two forms. Where each input steers itself, the layer executes: x (N, d_in) becomes y (N, d_out). Where one
-program serves several inputs, it only composes: rows (N, control_dim) become attention and sigma for the caller to
-execute. What reads the input is one projection: the slots (where the layer executes), the composition network, the
+There are two forms. If each input steers itself, the layer executes: x (N, d_in) becomes y (N, d_out). If one program
+serves several inputs, it only composes: rows (N, control_dim) become attention and sigma for the caller to execute.
+All readers of the input are one projection: the slots (if the layer executes), the composition network and the
 integration network.
 
-In the backward, the large products of the residual depend on nothing that is composed, so that in a CUDA graph they run
-on a side stream meanwhile.
+In the backward, the residual's large products do not depend on the composition. In a CUDA graph they run concurrently,
+on a side stream.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def _gpu() -> Any:
 
 
 class Form(NamedTuple):
-    """How a layer runs: all that is not a tensor."""
+    """How a layer runs: everything but the tensors."""
 
     triton: bool
-    """Whether the Triton kernels compose, or the core for CPUs."""
+    """Whether the Triton kernels compose, rather than the CPU core."""
     program: ProgramConfig
     dtype: torch.dtype
-    """Of the large products; the composition is in at least float32."""
+    """Of the large products; the composition uses at least float32."""
     executes: bool
 
     @property
@@ -51,12 +51,12 @@ class Form(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Where in the projection the composition network's part begins; the integration network's follows it."""
+        """Where the composition network's part of the projection begins; the integration network's follows it."""
         return self.program.slots if self.executes else 0
 
     @property
     def end(self) -> int:
-        """Where in the projection the composition network's part ends."""
+        """Where the composition network's part of the projection ends."""
         return self.offset + 4 * self.program.hidden
 
 
@@ -65,7 +65,7 @@ class Kept(NamedTuple):
 
     x: Any
     readers: Any
-    """The weights of what reads the input, one under the other"""
+    """The stacked weights of the readers of the input"""
     projected: Any
     keys: Any
     signal: Any
@@ -74,7 +74,7 @@ class Kept(NamedTuple):
     V: Any
     R: Any
     xR: Any
-    """`x R`, where it is gated"""
+    """`x R`, if the residual is gated"""
 
 
 def forward(
@@ -84,8 +84,8 @@ def forward(
 
     Args:
         form: how the layer runs.
-        x: its inputs (N, d_in), or what the controller reads (N, control_dim) where it only composes.
-        tensors: its parameters; without R and bias where it only composes.
+        x: its inputs (N, d_in), or what the controller reads (N, control_dim) if it only composes.
+        tensors: its parameters; without R and bias if it only composes.
 
     Returns:
         y (N, d_out), or attention (3, N, r, P), sigma (N, r) and scale (N, 1) or None, ...
@@ -128,12 +128,12 @@ def backward(
     wants_x: bool,
     wants: ProgramTensors,
 ) -> tuple[Tensor | None, ProgramTensors]:
-    """The gradients of x and of the parameters, the large ones only where they are wanted.
+    """The gradients of x and of the parameters; large ones only if they are needed.
 
     Args:
-        grads: of the forward's outputs.
+        grads: gradients of the forward's outputs.
         kept, tensors, state: what the forward returned.
-        wants_x, wants: whether the gradients of x and of each parameter are wanted.
+        wants_x, wants: whether the gradients of x and of each parameter are needed.
     """
     core, slots = form.core, form.program.slots
     x, full = kept.x, kept.projected.dtype
@@ -162,7 +162,7 @@ def backward(
         sums.join()
         if grad_readers is not None:
             found_tensors = _composition_gradients(form, grad_readers, grad_V, found, tensors)
-    if form.executes and not side.active:  # only now, so as to leave the caches to the composition before
+    if form.executes and not side.active:  # only now, to leave the caches to the composition
         grad_x, grad_R = _residual_backward(of_xR, x, kept.R, wants_x, wants.R)
     side.await_mark(ready)
     if grad_x is not None:
@@ -176,7 +176,7 @@ def backward(
 def _composition_gradients(
     form: Form, grad_readers: Tensor, grad_V: Tensor | None, found: Gradients, tensors: ProgramTensors
 ) -> ProgramTensors:
-    """Those of all parameters but R and the bias."""
+    """The gradients of all parameters but R and the bias."""
     full = grad_readers.dtype
     grad_U = grad_readers[: form.offset] if form.executes else torch.zeros_like(tensors.U)
     grad_slots = grad_U, torch.zeros_like(tensors.V) if grad_V is None else grad_V.to(full), found.S
@@ -207,13 +207,13 @@ def _composition_gradients(
 def _residual_backward(
     grad: Tensor, x: Tensor, R: Tensor | None, wants_x: bool, wants_R: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of x and R from that of `x R`, where they are wanted."""
+    """Gradients of x and R from that of `x R`, if they are needed."""
     return grad @ R if wants_x and R is not None else None, grad.mT @ x if wants_R else None
 
 
 def _readers(form: Form, tensors: ProgramTensors) -> Tensor:
-    """The weights of what reads the input, one under the other; on a GPU padded to a multiple of eight rows, so that
-    the rows of the projection begin at multiples of 16 bytes, as fast matrix products want them."""
+    """The stacked weights of the readers of the input (slots, LSTM, gate). On a GPU they are padded to a multiple of
+    eight rows, so that the projection's rows are aligned to 16 bytes, as fast matrix products need."""
     parts = [tensors.U] if form.executes else []
     parts += (
         [tensors.input_weight]
@@ -224,36 +224,36 @@ def _readers(form: Form, tensors: ProgramTensors) -> Tensor:
     if missing:
         spare = tensors.input_weight
         parts.append(spare[:missing] if missing <= len(spare) else spare.new_zeros(missing, spare.shape[1]))
-    return torch.cat(parts)  # the columns that spare rows make are ignored
+    return torch.cat(parts)  # the projection's columns from padding rows are ignored
 
 
 _UNSAVED: Any = dict.fromkeys(("key_u_bias", "key_v_bias", "key_s_bias", "input_bias", "signal_bias"))
-"""What the backward has no use for."""
+"""Parameters that the backward does not use."""
 
 
 class ProgramFunction(torch.autograd.Function):
-    """`forward` and `backward` for eager mode. Operations go below autograd, which makes each of them cheaper."""
+    """`forward` and `backward` for eager mode. Operations run below autograd, which makes each one cheaper."""
 
     @staticmethod
     def forward(ctx: Any, form: Form, x: Tensor, *parameters: Tensor | None) -> Any:
-        """Arguments and results are those of `layer.forward`, the parameters one by one."""
+        """Arguments and results are those of `layer.forward`, with the parameters one by one."""
         with _without_autocast(x), on_device_of(x), BelowAutograd():
             outputs, kept, tensors, state = forward(form, x, ProgramTensors(*parameters))
         ctx.form, ctx.state_type = form, type(state)
-        # All through save_for_backward, so that activation checkpointing can drop them.
+        # Everything goes through save_for_backward, so that activation checkpointing can drop it.
         ctx.save_for_backward(*kept, *tensors._replace(**_UNSAVED), *state)
         return outputs if len(outputs) > 1 else outputs[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        """Those of `layer.backward`."""
+        """The gradients from `layer.backward`."""
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "this backward cannot itself be differentiated: run forward and backward inside "
                 "`with nc.backend('torch'):` where create_graph=True is used"
             )
         _, wants_x, *wants = ctx.needs_input_grad
-        saved = list(ctx.saved_tensors)  # once: activation checkpointing may compute them, and hands them out once
+        saved = list(ctx.saved_tensors)  # once: activation checkpointing may recompute them, and unpacks only once
         with _without_autocast(saved[0]), BelowAutograd():
             kept, tensors, state = unflatten(saved, ctx.state_type)
             grad_x, found = backward(ctx.form, grads, kept, tensors, state, wants_x, ProgramTensors(*wants))
@@ -261,12 +261,12 @@ class ProgramFunction(torch.autograd.Function):
 
 
 def unflatten(saved: list[Any], state_type: type) -> tuple[Kept, ProgramTensors, Any]:
-    """The three parts of a list of all that the backward needs."""
+    """Split the flat list of saved tensors into its three parts."""
     first, second = len(Kept._fields), len(Kept._fields) + len(ProgramTensors._fields)
     return Kept(*saved[:first]), ProgramTensors(*saved[first:second]), state_type(*saved[second:])
 
 
 def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Casts are this file's own; leaving autocast costs time, so only where it is on."""
+    """Disable autocast, since this file does its own casts; only if it is on, since disabling it costs time."""
     device = tensor.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

@@ -1,8 +1,8 @@
-"""`layer.forward` and `layer.backward` over the Triton core as operators of torch's library, which `torch.compile` and
-`torch.export` keep whole.
+"""`layer.forward` and `layer.backward` over the Triton core as custom torch operators, which `torch.compile` and
+`torch.export` treat as opaque.
 
-An operator takes and returns no None, and returns none of its inputs. It is given the parameters that the layer has; an
-empty tensor stands for a result that there is not; and the backward is given anew what it needs of the inputs.
+An operator cannot take or return None, or return its inputs. So it takes only the parameters the layer has, an empty
+tensor stands for a missing result, and the inputs that the backward needs are passed to it again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _form(sharpness: float, dtype: torch.dtype, executes: bool, residual: int, *
 
 
 def _spread(values: list[Any], present: list[int]) -> ProgramTensors:
-    """The values at these places, None elsewhere."""
+    """The values at these positions, None elsewhere."""
     found = dict(zip(present, values, strict=True))
     return ProgramTensors(*(found.get(place) for place in range(len(ProgramTensors._fields))))
 
@@ -58,12 +58,12 @@ def _outputs(form: Form) -> int:
 def run(
     x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: torch.dtype, numbers: list[int]
 ) -> list[Tensor]:
-    """The forward; the outputs, then what is kept for the backward, then the core's state."""
+    """The forward: returns the outputs, then what is kept for the backward, then the core's state."""
     form = _form(sharpness, dtype, *numbers)
     with on_device_of(x):
         outputs, kept, _, state = forward(form, x, _spread(tensors, present))
     kept = kept._replace(x=None, V=None, R=None)
-    if not form.executes:  # then the scale, attention and sigma are among the outputs
+    if not form.executes:  # scale, attention and sigma are then among the outputs
         kept, state = kept._replace(scale=None), state[2:]
     return _with_empty(x, (*outputs, *kept, *state))
 
@@ -121,7 +121,7 @@ def run_backward(
     whole = given.composing(kept.projected.dtype)
     grad_x, found = backward(form, grads, kept, whole, state, wants[0], _spread(wants[1:], present))
     grads = _with_empty(x, [grad_x, *(found[place] for place in present)])
-    # Autograd would cast each to its parameter's dtype itself; and an operator's results share no storage.
+    # Cast to each parameter's dtype, as autograd would. An operator's results must not share storage.
     cast = [grad.to(like.dtype) for grad, like in zip(grads, [x, *tensors], strict=True)]
     views = [grad for grad in cast if grad._is_view()]
     copies = iter(torch._foreach_add(views, 0.0) if views else ())  # one launch for all
@@ -158,7 +158,7 @@ run.register_autograd(_backward, setup_context=_setup)
 
 
 def run_operator(form: Form, x: Tensor, tensors: ProgramTensors) -> list[Tensor | None]:
-    """The layer's outputs, by the operator."""
+    """The layer's outputs, computed by the operator."""
     present = [place for place, tensor in enumerate(tensors) if tensor is not None]
     given = [tensor for tensor in tensors if tensor is not None]
     with torch.autocast(x.device.type, enabled=False):

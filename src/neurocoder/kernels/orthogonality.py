@@ -1,4 +1,4 @@
-"""The orthogonal loss on a GPU: value and gradient by two kernels a memory, where autograd takes two dozen."""
+"""The orthogonal loss on a GPU: value and gradient in two kernels per memory, where autograd takes two dozen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .side_stream import WIDTH, SideStream, on_device_of
 from .triton_orthogonality import distance_kernel, gram_kernel
 
 _TILE = 4096
-"""Slots times columns of one program; larger ones take more memory than a small GPU has on chip."""
+"""Slots times columns per program instance; larger tiles exceed the on-chip memory of a small GPU."""
 
 
 class OrthogonalLoss(torch.autograd.Function):
@@ -22,10 +22,10 @@ class OrthogonalLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weights: Sequence[float], *slots: Tensor) -> Tensor:
-        """M_U (P, d_in) and M_V (P, d_out) of each memory -> (); the gradients are computed with it."""
+        """M_U (P, d_in) and M_V (P, d_out) of each memory -> (); the gradients are computed here too."""
         slots = tuple(tensor.contiguous() for tensor in slots)
         distances = slots[0].new_empty(len(slots), dtype=torch.float32)
-        ctx.sizes = [aligned(tensor.numel()) for tensor in slots]  # each begins where vectors of four may
+        ctx.sizes = [aligned(tensor.numel()) for tensor in slots]  # each is aligned for vectors of four
         gradients = slots[0].new_empty(sum(ctx.sizes))
         ctx.shapes = [tensor.shape for tensor in slots]
         streams = [SideStream(slots[0], number) for number in range(WIDTH)]
@@ -43,17 +43,17 @@ class OrthogonalLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of all matrices, by one product."""
+        """The gradients of all matrices, with one product."""
         return None, *_parts(ctx, ctx.saved_tensors[0] * grad)
 
 
 def _parts(ctx: Any, flat: Tensor) -> list[Tensor]:
-    """The matrices of which a flat tensor is made."""
+    """The matrices in a flat tensor."""
     return [part[: shape.numel()].view(shape) for part, shape in zip(flat.split(ctx.sizes), ctx.shapes, strict=True)]
 
 
 def _distances(memory: Sequence[Tensor], gradients: Sequence[Tensor], distances: Tensor, weight: float) -> None:
-    """Of one memory, M_U and M_V; fills the gradients and both distances (2,)."""
+    """For one memory, M_U and M_V: fills the gradients and both distances (2,)."""
     left, right = memory
     (slots, d_in), d_out = left.shape, right.shape[1]
     width = padded(slots)

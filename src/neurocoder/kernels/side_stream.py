@@ -1,7 +1,7 @@
 """Side streams of a CUDA graph.
 
-Kernels of small layers fill a fraction of a GPU. While a graph is captured, work that the main stream does not wait for
-goes to a side stream, and so becomes a branch of the graph that runs at the same time. Elsewhere it runs in line.
+The kernels of small layers fill only a fraction of a GPU. While a graph is captured, work that the main stream does not
+wait for goes to a side stream, and becomes a concurrent branch of the graph. Otherwise it runs in line.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import torch
 from torch import Tensor
 
 WIDTH = 4
-"""Side streams at the same time, at most."""
+"""Maximum number of concurrent side streams."""
 _streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
-"""Up to `WIDTH` for each device. They are kept: cuBLAS holds a workspace for every stream that it has seen."""
+"""Up to `WIDTH` per device. They are reused: cuBLAS holds a workspace for every stream it has seen."""
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Makes a tensor's GPU the current one, where Triton launches; only where it is another: it costs time."""
+    """Makes a tensor's GPU the current device, where Triton launches; a no-op if it already is, since this is slow."""
     if tensor.is_cuda and tensor.get_device() != torch.cuda.current_device():
         return torch.cuda.device(tensor.device)
     return nullcontext()
 
 
 def capturing(tensor: Tensor) -> bool:
-    """Whether work on a tensor is captured into a CUDA graph now."""
+    """Whether work on a tensor is being captured into a CUDA graph."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class SideStream:
     """Each `with` block begins after all work so far; `join` makes the main stream wait for the blocks.
 
-    Tensors that a block reads or makes have to live until then, since memory is reused in the order of one stream:
-    `keep` holds those that nobody else does. Side streams that run at the same time have numbers of their own.
+    Tensors that a block reads or creates must live until `join`, since memory is reused in the order of one stream;
+    `keep` holds those that nothing else does. Concurrent side streams need different numbers.
     """
 
     def __init__(self, tensor: Tensor, number: int = 0) -> None:
@@ -48,7 +48,7 @@ class SideStream:
 
     @property
     def active(self) -> bool:
-        """Whether blocks run on a stream of their own, not in line."""
+        """Whether blocks run on a separate stream rather than in line."""
         return self.stream is not None
 
     def __enter__(self) -> None:
@@ -65,21 +65,21 @@ class SideStream:
             torch.cuda.set_stream(self.main)
 
     def keep(self, *tensors: Tensor) -> None:
-        """Hold what a block reads until `join`; in line there is no need to."""
+        """Hold tensors that a block reads until `join`; a no-op in line."""
         if self.stream is not None:
             self.kept.extend(tensors)
 
     def mark(self) -> torch.cuda.Event | None:
-        """The end of the side stream's work so far, to `await_mark`."""
+        """Mark the end of the side stream's work so far, for `await_mark`."""
         return None if self.stream is None else self.stream.record_event()
 
     def await_mark(self, mark: torch.cuda.Event | None) -> None:
-        """Let the main stream wait for a mark, rather than for all of the side stream."""
+        """Make the main stream wait for a mark rather than for the whole side stream."""
         if mark is not None:
             self.main.wait_event(mark)
 
     def join(self) -> None:
-        """Wait for the blocks, if there were any."""
+        """Make the main stream wait for the blocks, if there were any."""
         if self.stream is not None and self.begun:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
         self.kept.clear()

@@ -1,4 +1,4 @@
-"""What the composition kernels specialise on: sizes of a program, and how work is divided on the chip."""
+"""What the composition kernels specialise on: the sizes of a program, and how work is divided on the chip."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from ..config import ProgramConfig
 from .rounding import aligned, padded, power_of_two
 
 ATTENTION_GRID, LSTM_GRID = 2048, 128
-"""Sizes of the grids of the backward kernels, of the attention's for each kind; fixed, so that sums over inputs have a
-fixed order."""
+"""Grid sizes of the backward kernels (the attention's per kind); fixed, so that sums over inputs have a fixed order."""
 _TILE = 256
-"""Rows times slots of one tile of the attention kernels. Measured on an H200 over tiles of 256 to 2,048 and 1 to 4
-warps: larger ones spill registers or leave the chip idle, and few slots want more warps. With the gates computed in the
-kernels too, by matrix units, the backward took three times as long, for the same reason."""
+"""Rows times slots in one tile of the attention kernels. Measured on an H200 over tiles of 256 to 2,048 and 1 to 4
+warps: larger tiles spill registers or leave the chip idle, and few slots need more warps. Computing the gates in these
+kernels too, on the matrix units, made the backward three times slower, for the same reason."""
 ONE_STEP_BACKWARD = {"BS": 64, "num_warps": 2, "num_stages": 4}
-"""The fastest of those tried on an H200 for few inputs, where blocks of the signal's columns follow each other."""
+"""The fastest setting tried on an H200 for few inputs, where blocks of the signal's columns run one after another."""
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Products in the kernels are as exact as torch's own."""
+    """The precision that makes products in the kernels as exact as torch's own."""
     rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or dtype != torch.float32
     return "tf32" if rough else "tf32x3"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the kernels specialise on; `mix` and `gate`: which parts the projection has."""
+    """What the kernels specialise on; `mix` and `gate` say which parts the projection has."""
 
     steps: int
     heads: int
@@ -49,12 +48,12 @@ class Sizes:
 
     @cached_property
     def offset(self) -> int:
-        """Where in the projection the composition network's input begins."""
+        """Where the composition network's input begins in the projection."""
         return self.slots if self.mix else 0
 
     @cached_property
     def logit(self) -> int:
-        """Where in the projection the integration network's logit stands."""
+        """Where the integration network's logit is in the projection."""
         return self.offset + 4 * self.hidden
 
     @cached_property
@@ -73,7 +72,7 @@ class Sizes:
         return aligned(3 * self.heads * (self.key_dim + self.slots))
 
     def lstm(self, count: int) -> dict[str, Any]:
-        """Constants of the LSTM kernels; BN inputs of one program at a time."""
+        """Constants of the LSTM kernels; each program instance takes BN inputs at a time."""
         inputs = 32 if self.steps == 1 and count > 16 * LSTM_GRID else 16
         return self._lstm | {"BN": inputs, "PRECISION": precision(torch.float32)}
 

@@ -1,14 +1,14 @@
 """Triton kernels for the attention over slots.
 
-Attention treats each row, a pair (input, head), on its own: one program takes a block of rows of one kind (u, v or s)
-through all J steps with usage on chip. Reductions over inputs are per program and summed
-afterwards in a fixed order, so that the same input gives the same bits.
+Each row, a pair (input, head), is independent: one program instance takes a block of rows of one kind (u, v or s)
+through all J steps with usage on chip. Reductions over inputs are per program instance and summed afterwards in a fixed
+order, so the same input gives the same bits.
 
-Layouts: the composition signal (J, N, 3HK + 3HP), rows padded, queries first; attention w (3, N, J, H, P); what each
-component has of an input (N, r) with r = J * H. Keys are short, so that products with them are loops over K: no matrix
-unit, no shared memory, full float32. `PP` is P padded to a power of two. Conditions on constants stand
-alone, outside those on values: triton resolves them when it compiles. Inputs are counted in 64 bits: attention may hold
-more than 2^31 numbers.
+Layouts: the composition signal (J, N, 3HK + 3HP), rows padded, queries first; attention w (3, N, J, H, P); values per
+component and input (N, r) with r = J * H. Keys are short, so products with them are loops over K: no matrix unit, no
+shared memory, full float32. `PP` is P padded to a power of two. Conditions on constants are not combined with
+conditions on values: Triton resolves the former at compile time. Inputs are counted in 64 bits: attention may hold more
+than 2^31 numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import triton.language as tl
 
 @triton.jit
 def _inverse_norms(vectors, inside, K: tl.constexpr):
-    """`1 / ||v||` of vectors of K numbers, given by pointers to their first."""
+    """`1 / ||v||` of vectors of K numbers, given by pointers to their first element."""
     squares = tl.zeros(vectors.shape, dtype=tl.float32)
     for k in tl.static_range(K):
         value = tl.load(vectors + k, mask=inside, other=0.0)
@@ -47,7 +47,7 @@ def _softmax(scaled, real):
 
 @triton.jit
 def _threshold(usage, p, P: tl.constexpr, LEAST: tl.constexpr):
-    """The `LEAST`-th smallest usage of each row (BR,), ties counted one by one."""
+    """The `LEAST`-th smallest usage of each row (BR,); equal values count separately."""
     values = tl.where(p[None, :] < P, usage, float("inf"))
     threshold = tl.min(values, axis=1)
     count = tl.sum((values == threshold[:, None]).to(tl.int32), axis=1)
@@ -110,10 +110,11 @@ def attention_backward_kernel(
     J: tl.constexpr, H: tl.constexpr, P: tl.constexpr, K: tl.constexpr, MIX: tl.constexpr, PP: tl.constexpr,
     KP: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradient of the composition signal, and each program's share of those of keys and M_S, (3PK + P).
+    """Writes the gradient of the composition signal, and each program instance's share of the gradients of keys and
+    M_S, (3PK + P).
 
-    With MIX, `grad_u` (a) and `grad_v` (that of e) have row strides and are multiplied by each component's factor;
-    without, they are whole, (N, r, P).
+    With MIX, `grad_u` (a) and `grad_v` (gradient of e) have row strides and are multiplied by each component's factor;
+    without it, they are complete, (N, r, P).
     """
     kind = tl.program_id(1).to(tl.int64)  # as are offsets that it begins
     p, k = tl.arange(0, PP), tl.arange(0, KP)
@@ -163,7 +164,7 @@ def attention_backward_kernel(
                 for earlier in range(j):
                     offset = (kind * N * J * H + (n * J + earlier) * H + h)[:, None] * P + p[None, :]
                     usage = tl.maximum(usage, tl.load(attention + offset, mask=inside, other=0.0))
-                # m_{j+1} = max(m_j, w_j): to the larger one, a tie split evenly
+                # m_{j+1} = max(m_j, w_j): the gradient goes to the larger, and ties split it evenly
                 later = grad_usage * tl.where(w > usage, 1.0, tl.where(w == usage, 0.5, 0.0))
                 grad += later
                 largest = tl.max(usage, axis=1)[:, None]

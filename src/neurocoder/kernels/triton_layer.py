@@ -1,6 +1,6 @@
 """Triton kernels around the composition core: keys of the slots, execution of the program, sums over inputs.
 
-They replace two dozen launches by five.
+They replace two dozen launches with five.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def keys_forward_kernel(
     C: tl.constexpr, W: tl.constexpr, P: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, BD: tl.constexpr,
     PACK: tl.constexpr,
 ):  # fmt: skip
-    """Writes k (3, P, K), one program a slot and kind; and side by side the weight (rows, C) and the bias of the
-    signal as `packed`, rows of W, zero where they are padded, by the programs of a fourth kind."""
+    """Writes k (3, P, K), with one program instance per slot and kind. The instances of a fourth kind write `packed`,
+    rows of W: the signal's weight (rows, C) and bias, concatenated and padded with zeros."""
     i, kind = tl.program_id(0), tl.program_id(1)
     target = keys + (kind * P + i) * K
     if kind == 0:
@@ -53,7 +53,7 @@ def _key_backward(
     grad_keys, memory, weight, grad_memory, grad_weight, grad_bias, D,
     P: tl.constexpr, K: tl.constexpr, PP: tl.constexpr, KP: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """For one block of columns: adds `grad k W` to the slots' gradient, writes those of weight and bias."""
+    """For one block of columns: adds `grad k W` to the slots' gradient, and writes the gradients of weight and bias."""
     p, d = tl.arange(0, PP), tl.program_id(0) * BD + tl.arange(0, BD)
     inside = (p[:, None] < P) & (d[None, :] < D)
     at = p[:, None] * D + d[None, :]
@@ -77,8 +77,8 @@ def keys_backward_kernel(
     C: tl.constexpr, W: tl.constexpr, P: tl.constexpr, K: tl.constexpr, PP: tl.constexpr, KP: tl.constexpr,
     BD: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """From `grad_keys` (3, P, K): the key networks' gradients; adds what the slots get through their keys. Takes the
-    gradient of `packed` apart."""
+    """From `grad_keys` (3, P, K): writes the key networks' gradients, and adds to the slots' gradients. Splits the
+    gradient of `packed`."""
     kind = tl.program_id(1)
     grad, bias = grad_keys + kind * P * K, grad_biases + kind * K
     first = tl.program_id(0) * BD
@@ -106,7 +106,7 @@ def execute_kernel(
     P: tl.constexpr, PP: tl.constexpr, BIAS: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
     BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """One tile of `y = e M_V + bias + scale * (x R)`, the last with SCALED; `xR` (N, D) is `x R`."""
+    """One tile of `y = e M_V + bias + scale * (x R)`, the last term only with SCALED; `xR` (N, D) is `x R`."""
     n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     d, p = tl.program_id(1) * BD + tl.arange(0, BD), tl.arange(0, PP)
     inside = (n[:, None] < N) & (d[None, :] < D)
@@ -128,8 +128,8 @@ def execute_backward_kernel(
     P: tl.constexpr, PP: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, BN: tl.constexpr,
     BD: tl.constexpr,
 ):  # fmt: skip
-    """For a block of inputs and a part of the columns: the part's share of `grad e = grad M_V^T` (parts, N, P) and,
-    with SCALED, of `grad scale = <grad, x R>` (parts, N), and `of_xR = scale * grad` (N, D)."""
+    """For a block of inputs and a part of the columns: this part's share of `grad e = grad M_V^T` (parts, N, P). With
+    SCALED also its share of `grad scale = <grad, x R>` (parts, N), and `of_xR = scale * grad` (N, D)."""
     n, p = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64), tl.arange(0, PP)
     part = tl.program_id(1)
     total = tl.zeros((BN, PP), dtype=tl.float32)
@@ -170,7 +170,7 @@ def sum_shares_kernel(
     first, first_sum, first_rows, first_columns, second, second_sum, second_rows, second_columns,
     BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Column sums of two matrices, blocks of columns one after the other."""
+    """Column sums of two matrices, one program instance per block of columns, those of the first matrix first."""
     block = tl.program_id(0)
     blocks = tl.cdiv(first_columns, BC)
     if block < blocks:

@@ -1,12 +1,12 @@
 """Triton kernels for the composition network: all J steps of an LSTM cell whose input stays the same.
 
-One program takes a block of inputs and keeps hidden state, cell and weights on chip. Layout: steps first, (J, N, ...);
-beside each state stands a one, so that products with states have the bias and its gradient too.
+One program instance takes a block of inputs and keeps hidden state, cell and weights on chip. Layout: steps first,
+(J, N, ...). Each state ends in a one, so products with states include the bias and its gradient.
 Gates are in the order input, forget, cell, output. `HP` is the hidden size padded to a power of two of at least 16.
 Recurrent products use the matrix units in three passes, which keeps float32's accuracy.
 
-A single step is so little work that its kernels make the product with the composition signal's weight too (S, W), whose
-last column is the bias, in blocks of BS columns; for several steps that is one large product by itself.
+A single step is so little work that its kernels also multiply by the composition signal's weight (S, W), whose last
+column is the bias, in blocks of BS columns. For several steps that is one large product of its own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def tanh(x):
 
 @triton.jit
 def _weight(recurrent, gate: tl.constexpr, out, inner, H: tl.constexpr):
-    """One gate's recurrent weight, rows `inner` and columns `out` as they are given by the two index tiles."""
+    """One gate's recurrent weight, at the rows `inner` and columns `out` of the two index tiles."""
     return tl.load(recurrent + (gate * H + out) * H + inner, mask=(out < H) & (inner < H), other=0.0)
 
 
 @triton.jit
 def _input(projected, stride, bias, gate: tl.constexpr, n, h, inside, H: tl.constexpr):
-    """What one gate reads of the control (BN, HP)."""
+    """What one gate reads from the control (BN, HP)."""
     read = tl.load(projected + n[:, None] * stride + gate * H + h[None, :], mask=inside, other=0.0)
     return read + tl.load(bias + gate * H + h, mask=h < H, other=0.0)[None, :]
 
@@ -42,7 +42,7 @@ def lstm_forward_kernel(
 ):  # fmt: skip
     """Writes states and a one (J, N, W), cells (J, N, H) and the gates after their non-linearities (J, N, 4, H).
 
-    For a single step also the composition signal (N, S), a block of columns in each program of the second axis.
+    For a single step also the composition signal (N, S), one block of columns per program instance of the second axis.
     """
     n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     h = tl.arange(0, HP)
@@ -94,12 +94,13 @@ def lstm_backward_kernel(
     J: tl.constexpr, H: tl.constexpr, W: tl.constexpr, S: tl.constexpr, GATE: tl.constexpr, PAD: tl.constexpr,
     HP: tl.constexpr, BN: tl.constexpr, BS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of the states (J, N, W), or for a single step from that of the composition signal (N, S): the
-    gradient of the input signal (N, 4, H), with a row stride, and each program's share of the sums over inputs: the
-    gradients of the recurrent weight (4, H, H), of the input's bias (4, H) and of the gate's, a row of 4HH + 4H + 1;
-    without the first for a single step.
+    """Takes the gradient of the states (J, N, W), or for a single step that of the composition signal (N, S).
 
-    With GATE the column after the input signal holds the gradient of the gate's logit. PAD columns at the end of the
+    Writes the gradient of the input signal (N, 4, H), with a row stride, and each program instance's share of the sums
+    over inputs, one row of 4HH + 4H + 1: the gradients of the recurrent weight (4, H, H) (not for a single step), of
+    the input's bias (4, H) and of the gate's bias.
+
+    With GATE, the column after the input signal holds the gradient of the gate's logit. PAD columns at the end of the
     projection are set to zero.
     """
     h, pad = tl.arange(0, HP), tl.arange(0, 8)

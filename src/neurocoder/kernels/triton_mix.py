@@ -1,7 +1,8 @@
-"""Triton kernels for the mix: from what attention reads of the slots to sigma, the scale of the residual and `e`.
+"""Triton kernels for the mix: from what attention reads to sigma, the scale of the residual and `e`.
 
-A program takes one input. Layouts: attention w (3, N, r, P); what each component has of an input (N, r); the projection
-and its gradient (N, ...) with a row stride: what the slots read, the composition network's input, the gate's logit.
+A program instance takes one input. Layouts: attention w (3, N, r, P); values per component and input (N, r); the
+projection and its gradient (N, ...) with a row stride: what the slots read, the composition network's input, the gate's
+logit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def mix_forward_kernel(
     PP: tl.constexpr,
 ):  # fmt: skip
     """For one input: sigma (N, r) from `before`; with GATE, `scale = gate sigma_r` (N, 1); with MIX,
-    `e = sum_n sigma_n reading_n w^v_n` and a one, (N, W): so the product of e with the gradient has the bias's too."""
+    `e = sum_n sigma_n reading_n w^v_n` and a one, (N, W): the product with the gradient then includes the bias's."""
     n = tl.program_id(0).to(tl.int64)
     r, p = tl.arange(0, RP), tl.arange(0, PP)
     component = n * R + r
@@ -51,10 +52,9 @@ def mix_backward_kernel(
 ):  # fmt: skip
     """For one input: the factor of each component's attention gradient, (3, N, r), and the gradients of what was read.
 
-    `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`; without MIX the first
-    two are given whole, and so is `grad_sigma` (N, r). Of the gradients of e and of the scale come PARTS shares; the
-    sum of those of e is left in the place of the first. The rows (J, N, SIGNAL) of the signal's gradient have their
-    padding set to zero.
+    `grad w^u_n = factor^u_n a`, `grad w^v_n = factor^v_n grad e`, `grad w^s_n = factor^s_n M_S`. Without MIX, the first
+    two are given complete, and so is `grad_sigma` (N, r). The gradients of e and of the scale come in PARTS shares; the
+    sum for e overwrites the first share. The padding of the signal's gradient, rows (J, N, SIGNAL), is set to zero.
     """
     n = tl.program_id(0).to(tl.int64)
     if SIGNAL < SIGNAL_STRIDE:

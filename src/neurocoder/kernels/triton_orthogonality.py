@@ -1,4 +1,4 @@
-"""Triton kernels for the orthogonal loss of a memory and its gradient: two launches for both matrices of slots."""
+"""Triton kernels for the orthogonal loss of a memory and its gradient: two launches for both slot matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _columns(slots, p, d, D, P: tl.constexpr):
 
 @triton.jit
 def gram_kernel(left, right, shares, d_in, d_out, blocks, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
-    """What one block of columns gives of `M M^T`, (2, blocks, PP, PP)."""
+    """What one block of columns contributes to `M M^T`, (2, blocks, PP, PP)."""
     block, kind = tl.program_id(0), tl.program_id(1)
     p, d = tl.arange(0, PP), block * BD + tl.arange(0, BD)
     if kind == 0:
@@ -28,7 +28,7 @@ def gram_kernel(left, right, shares, d_in, d_out, blocks, P: tl.constexpr, PP: t
 
 @triton.jit
 def _distance(slots, grad, distance, shares, weight, D, P: tl.constexpr, PP: tl.constexpr, BD: tl.constexpr):
-    """`weight * norm` of `M M^T - I`, and for a block of columns its gradient `weight * 2 (M M^T - I) M / norm`."""
+    """`weight * norm` of `M M^T - I`, and its gradient `weight * 2 (M M^T - I) M / norm` for a block of columns."""
     block = tl.program_id(0)
     p, d = tl.arange(0, PP), block * BD + tl.arange(0, BD)
     at = p[:, None] * PP + p[None, :]
