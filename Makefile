@@ -8,9 +8,9 @@ INSTALLED := $(VENV)/.installed
 
 help:
 	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
-	@echo "make run    train an experiment; its name and options in ARGS, e.g. ARGS='digits --preset smoke --output /tmp/smoke'"
-	@echo "make report tables and figures from the records; options in ARGS, e.g. ARGS='--output /tmp/smoke --target /tmp/page'"
-	@echo "make bench  what program layers cost beside plain ones; options in ARGS, e.g. ARGS=--quick"
+	@echo "make run    train an experiment; name and options in ARGS, e.g. ARGS='digits --preset smoke --output /tmp/smoke'"
+	@echo "make report build tables and figures from the records; options in ARGS, e.g. ARGS='--output /tmp/smoke --target /tmp/page'"
+	@echo "make bench  benchmark program layers against plain ones; options in ARGS, e.g. ARGS=--quick"
 	@echo "make test   lint and run all tests"
 	@echo "make check  lint and run the quick tests of equations, layers and surgery, in about a minute"
 	@echo "make lint   ruff and mypy"

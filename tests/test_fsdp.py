@@ -80,10 +80,10 @@ def surgery_inside_ddp_is_refused(folder):
 
     model = DistributedDataParallel(plain())
     with pytest.raises(
-        ValueError, match=r"cannot recode 'module\.0': .*: give nc\.recode the inner model, then wrap it again"
+        ValueError, match=r"cannot recode 'module\.0': .*: give nc\.recode the inner model, wrap it again"
     ):
         nc.recode(model, "module.0", small())
-    with pytest.raises(ValueError, match=r"cannot restore 'module\.0': .*: give nc\.restore the model inside"):
+    with pytest.raises(ValueError, match=r"cannot restore 'module\.0': .*: give nc\.restore the inner model"):
         nc.restore(DistributedDataParallel(build()))
     nc.recode(model.module, "0", small())
 

@@ -16,7 +16,7 @@ def is_sharded(tensor: Any) -> bool:
 _REMEDIES = {
     "FSDPModule": "sharded by fully_shard, which must come after nc.{call}",
     "FullyShardedDataParallel": "sharded by FullyShardedDataParallel, which must come after nc.{call}",
-    "DistributedDataParallel": "kept in sync by DistributedDataParallel: give nc.{call} the inner model, then wrap it again",
+    "DistributedDataParallel": "kept in sync by DistributedDataParallel: give nc.{call} the inner model, wrap it again",
 }
 
 

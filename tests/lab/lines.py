@@ -25,7 +25,7 @@ class Config:
     steps: int = 40
     """Steps."""
     batch: int = 8
-    """Examples a step."""
+    """Examples per step."""
     learning_rate: float = 0.02
     """At the start."""
     optimiser: str = "adam"

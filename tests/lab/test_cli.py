@@ -30,7 +30,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
     assert end.value.code == 0
     said = capsys.readouterr().out
     assert "--resume" in said
-    assert "Examples a step. (default: 8)" in said
+    assert "Examples per step. (default: 8)" in said
     assert "Steps. (default: 4)" in said
     assert "usage: neurocoder run lines:Lines [-h]" in said
     assert "Variants: linear, program, dropout," in said
@@ -100,13 +100,13 @@ def test_wrong_input_gets_one_clear_line(capsys, tmp_path, monkeypatch, words, m
 def test_names_of_variants_must_do_as_folders(capsys, monkeypatch, name):
     monkeypatch.setattr(Lines, "variants", lambda self, config: ["linear", name])
     assert run() == 2
-    assert f"variants of lines:Lines must be of letters, digits, - and ., got {name!r}" in capsys.readouterr().err
+    assert f"variants of lines:Lines must use only letters, digits, - and ., got {name!r}" in capsys.readouterr().err
 
 
 def test_an_experiment_of_our_name_is_refused(capsys, monkeypatch):
     monkeypatch.setattr(Lines, "name", "digits")
     assert run() == 2
-    assert "the name of lines:Lines must be another than ours, got 'digits'" in capsys.readouterr().err
+    assert "the name of lines:Lines must differ from the built-in ones, got 'digits'" in capsys.readouterr().err
 
 
 def test_demo_asks_for_the_images_first(tmp_path, capsys, monkeypatch):

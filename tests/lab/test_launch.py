@@ -21,7 +21,7 @@ def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "broken seed 0 failed: RuntimeError: no loss today (lines.py:" in said
     assert "diverging seed 0 failed: the training loss is nan at step 10" in said
-    assert "wordless seed 0 failed: ValueError: observations must be what JSON can hold" in said
+    assert "wordless seed 0 failed: ValueError: observations must be JSON-serializable" in said
     assert "1 finished, 3 failed (broken seed 0, diverging seed 0, wordless seed 0)" in said
     assert outcome(tmp_path)["seed"] == 0
 
@@ -31,8 +31,8 @@ def test_metrics_that_no_record_can_hold_are_named_at_the_first_evaluation(tmp_p
     wish = ("--variants", "tensor,own,linear", "--seeds", "0", "--output", tmp_path, "--jobs", jobs)
     assert run(*wish) == 1
     said = capfd.readouterr().out
-    assert "tensor seed 0 failed: ValueError: evaluate must give numbers (of a tensor its .item()), got tensor(" in said
-    assert "own seed 0 failed: ValueError: evaluate must give metrics of other names than step and loss, got" in said
+    assert "tensor seed 0 failed: ValueError: evaluate must return numbers (.item() of a tensor), got tensor(" in said
+    assert "own seed 0 failed: ValueError: evaluate must not name a metric step or loss, got" in said
     assert "1 finished, 2 failed" in said
 
 
@@ -84,7 +84,7 @@ def test_an_interrupt_stops_all_workers_with_checkpoints(tmp_path, capfd):
     threading.Thread(target=interrupt).start()
     wish = ("--variants", "linear", "--seeds", "0-2", "--steps", 400, "--pause", 0.05, "--output", tmp_path)
     assert run(*wish, "--jobs", 2, "--checkpoint-seconds", 0) == 130
-    assert capfd.readouterr().err == "interrupted: the same command with --resume goes on from here\n"
+    assert capfd.readouterr().err == "interrupted: the same command with --resume continues from here\n"
     names = sorted(file.name for file in folder.iterdir())
     assert names == ["seed0.checkpoint.safetensors", "seed1.checkpoint.safetensors"]
     assert all(0 < Checkpoint.read(file).course.step < 400 for file in folder.iterdir())

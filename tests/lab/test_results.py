@@ -40,7 +40,7 @@ def test_a_record_comes_back_as_it_was_and_leaves_nothing_else(tmp_path):
 def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path):
     target = tmp_path / "seed0.json"
     record().write(target)
-    with pytest.raises(ValueError, match="observations must be what JSON can hold"):
+    with pytest.raises(ValueError, match="observations must be JSON-serializable"):
         record(observations={"first": object()}).write(target)
     assert Record.read(target) == record()
     assert [file.name for file in tmp_path.iterdir()] == ["seed0.json"]

@@ -121,7 +121,7 @@ def test_the_graph_reads_the_learning_rate_of_its_step():
             assert group["fused"]
 
 
-def test_gradients_are_shortened_to_the_limit_but_never_lengthened():
+def test_gradients_are_clipped_to_the_limit_but_never_scaled_up():
     fabric = Setup(output=None).fabric()
     tasks = [Lines().build(Config(), "linear", seed, fabric.device) for seed in (0, 1)]
     stacked, alone = Stacked(tasks, fabric), Single(tasks[0], fabric)
@@ -139,7 +139,7 @@ def test_gradients_are_shortened_to_the_limit_but_never_lengthened():
         torch.testing.assert_close(both.grad[1], torch.full_like(parameter, 0.1 * value))
 
 
-def test_gradients_of_single_numbers_are_shortened_too():
+def test_gradients_of_single_numbers_are_clipped_too():
     class Number(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""Checkpoints of running trainings: one safetensors file each, with the rest as JSON in its header."""
+"""Checkpoints of unfinished runs: one safetensors file each, with the rest as JSON in its header."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FORMAT = 2
 
 @dataclass
 class Checkpoint:
-    """A training that can go on."""
+    """A training that can be resumed."""
 
     identity: dict[str, Any]
-    """Of what: whatever makes another training of it, by name."""
+    """What must match to resume, by name."""
     course: Course
     state: dict[str, Tensor]
 
     def write(self, target: Path) -> None:
-        """Whole or not at all."""
+        """Atomic write."""
         about = {
             "format": FORMAT,
             "identity": self.identity,
@@ -45,7 +45,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, source: Path) -> Checkpoint:
-        """Raises `Damaged` where the file is none of ours."""
+        """Raises `Damaged` if the file is not a valid checkpoint."""
         if not source.is_file():
             raise Damaged(f"{source} is not a file")
         try:
@@ -56,7 +56,7 @@ class Checkpoint:
                 raise Damaged(f"{source} has format {about['format']!r}, this version reads {FORMAT}")
             state = load(raw)
             if about["digest"] != _digest(state):
-                raise Damaged(f"{source} is not as it was written")
+                raise Damaged(f"{source} does not match its digest")
             return cls(about["identity"], Course(**about["course"]), state)
         except Damaged:
             raise
@@ -65,7 +65,7 @@ class Checkpoint:
 
 
 def _digest(state: dict[str, Tensor]) -> str:
-    """Of all names and numbers: a training that goes on from damaged ones would end in a wrong record."""
+    """Digest of all names and values: resuming from damaged ones would give a wrong record."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(state):
         found.update(name.encode())

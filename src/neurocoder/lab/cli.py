@@ -43,21 +43,21 @@ def _demo(arguments: Sequence[str]) -> int:
 
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "run": (_run, "train an experiment: all its variants and seeds, or some"),
-    "report": (_report, "tables and figures from the records, beside the paper's"),
-    "list": (_list, "experiments, presets and what they run"),
-    "bench": (_bench, "what program layers cost beside plain ones"),
-    "demo": (_demo, "the main job in two minutes: digits"),
+    "report": (_report, "build tables and figures from the records, next to the paper's"),
+    "list": (_list, "list the experiments and presets"),
+    "bench": (_bench, "benchmark program layers against plain ones"),
+    "demo": (_demo, "a two-minute demo on MNIST"),
 }
 
 
 def usage() -> str:
     """What `--help` prints."""
     lines = [f"  {name:8}{about}" for name, (_, about) in COMMANDS.items()]
-    return "\n".join(["usage: neurocoder COMMAND [options]", "", *lines, "", "neurocoder COMMAND --help says more."])
+    return "\n".join(["usage: neurocoder COMMAND [options]", "", *lines, "", "See also: neurocoder COMMAND --help"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """Run the command line; returns the exit status."""
     name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
@@ -69,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing:
             raise ValueError(f"the lab needs {', '.join(missing)}: pip install 'neurocoder[lab]'")
         if not {"", os.getcwd()} & set(sys.path):
-            sys.path.append(os.getcwd())  # for experiments of one's own; `python -m` does the same
+            sys.path.append(os.getcwd())  # for the user's own experiments; `python -m` does the same
         return COMMANDS[name][0](arguments)
     except BrokenPipeError:  # as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python writes what it still holds
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes its buffer there
         return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes one is enough to say it
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once, not in every process
             print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`neurocoder run`, `list` and `report`: from the command line to what they call."""
+"""`neurocoder run`, `list` and `report`: they parse the command line and call the rest."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ T = TypeVar("T")
 PRESETS = {
     "best": "our own settings",
     "paper": "the paper's hyper-parameters",
-    "smoke": "a minute, to see that all works",
+    "smoke": "a one-minute check that everything works",
 }
 
 NUMBERS = {
     r"invalid literal for int\(\) with base 10": "a whole number",
     "could not convert string to float": "a number",
 }
-"""What Python says of words that should have been numbers, and what was meant."""
+"""Python's message for a word that is not a number, and what was expected."""
 
 MOST_SEEDS = 10_000
-"""In one range, which is made in memory."""
+"""In one range, which is held in memory."""
 
 PARTS = ("name", "title", "Config", "presets", "seeds", "variants", "build", "sections")
-"""Of an experiment."""
+"""What an experiment must have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,39 +51,39 @@ class Options:
     """How to run. The defaults suit one machine."""
 
     experiment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT")]
-    """Its name (see `neurocoder list`), or package.module:Class for one of your own."""
+    """Its name (see `neurocoder list`), or package.module:Class for your own."""
     preset: str = "best"
-    """Where the settings below start from: best, paper or smoke."""
+    """Defaults of the settings below: best, paper or smoke."""
     seeds: Annotated[str | None, tyro.conf.arg(metavar="SEEDS", help_behavior_hint="(default: the preset's)")] = None
-    """Such as 0-9 or 0,3,5."""
+    """Seeds to run, such as 0-9 or 0,3,5."""
     variants: str = "*"
-    """Names or patterns, with commas between."""
+    """Comma-separated names or patterns."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train."""
+    """Device to train on."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Of the arithmetic; parameters stay in float32."""
+    """Precision of the computation; parameters stay in float32."""
     loop: Literal["auto", "plain", "graph", "stacked"] = "auto"
-    """plain; graph: each step is one CUDA graph (auto, on a GPU); stacked: all seeds of a variant as one model."""
+    """plain: eager; graph: one CUDA graph per step (auto, on a GPU); stacked: all seeds of a variant as one model."""
     output: Path = Path("results")
-    """Folder of the records."""
+    """Folder for the records."""
     jobs: int = 1
-    """Runs side by side, each in a process of its own."""
+    """Runs in parallel, each in its own process."""
     threads: int = 1
-    """CPU threads of each run: for small models more of them only wait for each other."""
+    """CPU threads per run; small models gain nothing from more."""
     resume: bool = False
     """Continue interrupted runs from their checkpoints."""
     again: bool = False
-    """Do finished and interrupted runs anew."""
+    """Repeat finished and interrupted runs from the start."""
     checkpoint_seconds: float = 60.0
-    """Between checkpoints."""
+    """Seconds between checkpoints."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
-    """Spread the runs over a Ray cluster: its address, or auto for the one at hand."""
+    """Run on a Ray cluster: its address, or auto for a running or a new local one."""
     devices: int = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    """Devices on each node that share one run (DDP)."""
+    """Devices per node that share one run (DDP)."""
     nodes: int = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     """Machines that share one run."""
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Folder of the data sets; else NEUROCODER_DATA, else what the package holds."""
+    """Folder of the data sets; else NEUROCODER_DATA, else the packaged data."""
 
     def __post_init__(self) -> None:
         for name in ("jobs", "threads", "devices", "nodes"):
@@ -108,7 +108,7 @@ class Options:
         return self.devices * self.nodes
 
     def setup(self, gpu: bool) -> Setup:
-        """With what is automatic settled, where there is a GPU or not."""
+        """The setup with every `auto` resolved."""
         device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
         if device == "cuda" and not gpu:
             raise ValueError("--device must be cpu where there is no GPU, got cuda")
@@ -131,7 +131,7 @@ class Options:
 
 
 def parse(kind: type[T], arguments: Sequence[str], name: str, about: str) -> T:
-    """The command line as a dataclass; what is wrong with it becomes a `ValueError` of one line."""
+    """Parse the command line into a dataclass; errors become a one-line `ValueError`."""
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
@@ -144,7 +144,7 @@ def parse(kind: type[T], arguments: Sequence[str], name: str, about: str) -> T:
 
 
 def _message(box: str) -> str:
-    """What tyro's box says between its title and the next rule."""
+    """The text in tyro's error box between its title and the next rule."""
     rows = [line.strip("│| ") for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()]
     rules = [index for index, row in enumerate(rows) if row.startswith("╭") or (row and set(row) <= set("─-╰╯+"))]
     message = " ".join(rows[rules[0] + 1 : rules[1]]) if len(rules) > 1 else " ".join(rows)
@@ -188,7 +188,7 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     if lacking := [part for part in PARTS if not getattr(experiment, part, None)]:
         raise ValueError(f"experiment {arguments[0]!r} must have {', '.join(PARTS)}, lacks {', '.join(lacking)}")
     if experiment.name in EXPERIMENTS and arguments[0] not in EXPERIMENTS:
-        raise ValueError(f"the name of {arguments[0]} must be another than ours, got {experiment.name!r}")
+        raise ValueError(f"the name of {arguments[0]} must differ from the built-in ones, got {experiment.name!r}")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", nargs="?", default="best")
     preset = early.parse_known_args(list(arguments))[0].preset
@@ -198,15 +198,17 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     fields: list[Any] = [("run", Options), ("training", experiment.Config, config)]
     variants = experiment.variants(config)
     for name in (experiment.name, *variants):
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):  # a folder and a pattern's match
-            raise ValueError(f"name and variants of {arguments[0]} must be of letters, digits, - and ., got {name!r}")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):  # names a folder, and patterns match it
+            raise ValueError(
+                f"name and variants of {arguments[0]} must use only letters, digits, - and ., got {name!r}"
+            )
     about = f"{experiment.title}. Variants: {', '.join(variants)}."
     wish: Any = parse(dataclasses.make_dataclass("Wish", fields), arguments, f"run {arguments[0]}", about)
     return wish.run, experiment, wish.training
 
 
 def run(arguments: Sequence[str]) -> int:
-    """`neurocoder run`; the exit status."""
+    """`neurocoder run`; returns the exit status."""
     chosen, experiment, config = options(arguments)
     if chosen.data_root is not None:
         os.environ["NEUROCODER_DATA"] = str(chosen.data_root.resolve())
@@ -227,8 +229,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
-    """Do what is not finished, in the chosen way; the exit status."""
-    os.environ["NEUROCODER_COMMIT"] = environment.marked()  # of the code that runs, whatever is committed meanwhile
+    """Run the unfinished units as chosen; returns the exit status."""
+    os.environ["NEUROCODER_COMMIT"] = environment.marked()  # of the running code, whatever is committed meanwhile
     fabric = setup.fabric() if setup.processes > 1 else None
     first = fabric is None or fabric.is_global_zero
     todo = _pending(units, setup, fabric)
@@ -246,13 +248,13 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
         return 0
     print(f"{shown.conclude()}; records in {setup.output / units[0].name / chosen.preset}", flush=True)
     if signal:
-        print("interrupted: the same command with --resume goes on from here", file=sys.stderr)
+        print("interrupted: the same command with --resume continues from here", file=sys.stderr)
         return 128 + signal
     return 1 if shown.failures else 0
 
 
 def _pending(units: Sequence[Unit], setup: Setup, fabric: Fabric | None) -> list[Unit]:
-    """What to do. Of several processes the first one looks, and all do or refuse the same."""
+    """The units to run. Only the first process checks; all run or refuse the same."""
     found: list[Unit] | Refused = []
     if fabric is None or fabric.is_global_zero:
         try:
@@ -272,13 +274,13 @@ def _note(text: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListOptions:
-    """None."""
+    """No options."""
 
 
 def table(arguments: Sequence[str]) -> int:
-    """`neurocoder list`; the exit status."""
-    parse(ListOptions, arguments, "list", "Experiments and presets.")
-    rows = Table("experiment", "preset", "variants", "seeds", "what for")
+    """`neurocoder list`; returns the exit status."""
+    parse(ListOptions, arguments, "list", "List experiments and presets.")
+    rows = Table("experiment", "preset", "variants", "seeds", "purpose")
     for name in EXPERIMENTS:
         experiment = load(name)
         for preset, config in experiment.presets.items():
@@ -287,21 +289,21 @@ def table(arguments: Sequence[str]) -> int:
         rows.add_section()
     screen = Console(highlight=False)
     screen.print(rows)
-    screen.print("neurocoder run EXPERIMENT --help names its variants and settings.")
+    screen.print("neurocoder run EXPERIMENT --help lists its variants and settings.")
     return 0
 
 
 def report(arguments: Sequence[str]) -> int:
-    """`neurocoder report`; the exit status."""
+    """`neurocoder report`; returns the exit status."""
     from . import report as reports
 
-    about = "Tables and figures from the records, beside the paper's numbers."
+    about = "Build tables and figures from the records, next to the paper's numbers."
     return reports.main(parse(reports.Options, arguments, "report", about)) or 0
 
 
 def demo(arguments: Sequence[str]) -> int:
-    """`neurocoder demo`; the exit status."""
+    """`neurocoder demo`; returns the exit status."""
     from . import demo as demonstration
 
-    about = "On MNIST, Neurocoders against a linear classifier of no fewer parameters."
+    about = "Neurocoders on MNIST against a linear classifier with at least as many parameters."
     return demonstration.main(parse(demonstration.Options, arguments, "demo", about))

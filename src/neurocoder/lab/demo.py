@@ -1,4 +1,4 @@
-"""The main job in two minutes: on MNIST, Neurocoders against a linear classifier of no fewer parameters.
+"""A two-minute demo: Neurocoders on MNIST against a linear classifier with at least as many parameters.
 
 A Neurocoder reads a fixed random projection of the image to 200 numbers and composes its 200 x 10 weight for each
 image from ten slots. Run as `neurocoder demo`.
@@ -30,10 +30,10 @@ MODELS = {"linear classifier": "linear", "Neurocoder, J=1": "P10-H4-J1", "Neuroc
 
 @dataclass(frozen=True)
 class Options:
-    """What to do."""
+    """Options of the demo."""
 
     seed: int = 0
-    """Of the start, the projection and the shuffling."""
+    """Seed of the initial weights, the projection and the shuffling."""
     epochs: int = 12
     """Passes over the training images."""
     output: Path = Path("demo")
@@ -45,7 +45,7 @@ class Options:
 
 
 def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record]:
-    """Each model's run, by title."""
+    """Train each model; its record by title."""
     setup = Setup(Path())
     fabric, found = setup.fabric(), {}
     columns = (TextColumn("{task.description:18}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -75,7 +75,7 @@ def table(runs: Mapping[str, Record]) -> Table:
 
 
 def main(options: Options) -> int:
-    """Train, print a table, draw the attention; the exit status."""
+    """Train, print a table, draw the attention; returns the exit status."""
     config, console = DigitsConfig(epochs=options.epochs), Console()
     if why := obstacle(options.output):
         raise ValueError(f"--output must be a folder that can be written to, got {options.output}: {why}")

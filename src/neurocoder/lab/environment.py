@@ -14,7 +14,7 @@ import neurocoder as nc
 
 
 def git(*arguments: str) -> str | None:
-    """The answer of git about the folder of this code, or None."""
+    """The output of git in the folder of this code, or None."""
     try:
         here = Path(__file__).parent
         answer = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
@@ -24,12 +24,12 @@ def git(*arguments: str) -> str | None:
 
 
 def commit(given: str | None = None) -> str:
-    """The given one, that in `NEUROCODER_COMMIT`, or that of the checkout that this code belongs to."""
+    """The given commit, else `NEUROCODER_COMMIT`, else that of this code's checkout."""
     return given or os.environ.get("NEUROCODER_COMMIT") or git("rev-parse", "HEAD") or "unknown"
 
 
 def changed(given: str | None = None) -> bool | None:
-    """Whether the package differs from the commit; None outside a checkout, or where the commit was given."""
+    """Whether the package differs from the commit; None outside a checkout, or if the commit was given."""
     if given or os.environ.get("NEUROCODER_COMMIT"):
         return None
     answer = git("status", "--porcelain", "--", str(Path(nc.__file__).parent))
@@ -37,12 +37,12 @@ def changed(given: str | None = None) -> bool | None:
 
 
 def marked() -> str:
-    """The commit, with a + where the package differs from it."""
+    """The commit, with a + if the package differs from it."""
     return commit() + ("+" if changed() else "")
 
 
 def version(package: str) -> str | None:
-    """Of an installed package, or None."""
+    """The version of an installed package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -50,7 +50,7 @@ def version(package: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Of what decides a result."""
+    """Versions that affect results."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -71,7 +71,7 @@ def processor() -> str:
 
 
 def describe(device: torch.device) -> dict[str, str]:
-    """Everything, as a run's record has it; a commit with changes ends in `+`."""
+    """Everything that a record stores; a commit with changes ends in `+`."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "commit": marked(),

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and damaged ones out of the way."""
+"""Atomic writes, and setting damaged files aside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A temporary name to write to; it becomes the target when the block ends without an error."""
+    """A temporary file to write to; it replaces the target if the block succeeds."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def obstacle(folder: Path) -> str | None:
-    """Why nothing can be written to the folder, which is made; better known before the work than after it."""
+    """Creates the folder; returns why it cannot be written to, or None. Call before the work, not after."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -36,7 +36,7 @@ def obstacle(folder: Path) -> str | None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file, so that it is neither read again nor lost; its new name."""
+    """Rename a damaged file, so that it is neither read again nor lost; returns its new name."""
     aside = path.with_name(path.name + ".damaged")
     os.replace(path, aside)
     return aside

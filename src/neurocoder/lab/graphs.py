@@ -1,4 +1,4 @@
-"""A training step as one CUDA graph: the host launches one thing a step, and never waits."""
+"""A training step as one CUDA graph: the host makes one launch per step and never waits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .experiments import Task
 from .training import Learner, Stepper
 
 WARM_UP = 3
-"""Steps before the capture, in which kernels are compiled and the optimiser makes its state. They are steps like any
-other, so that the result is the same."""
+"""Warm-up steps before the capture: kernels are compiled and the optimiser creates its state. They are ordinary steps,
+so the result is the same."""
 
 
 class GraphStepper(Stepper):
-    """Takes the steps by replaying a graph; the learning rates of all steps lie on the device.
+    """Takes the steps by replaying a graph; the learning rates of all steps are on the device.
 
     On a CPU the same operations run uncaptured.
     """
@@ -35,7 +35,7 @@ class GraphStepper(Stepper):
         self._side = torch.cuda.Stream(fabric.device) if self.clock.is_cuda else None
 
     def _optimiser(self) -> torch.optim.Optimizer:
-        """With its state and learning rate on the device; fused, since only so SGD reads the rate there."""
+        """With its state and learning rate on the device; fused, since only fused SGD reads the rate there."""
         optimiser = self._task.optimiser(self._learner.parameters, self._rate)
         wanted = {"capturable": True, "fused": True, "foreach": False}
         for group in optimiser.param_groups:
@@ -58,7 +58,7 @@ class GraphStepper(Stepper):
                 super()._operations()
             torch.cuda.current_stream().wait_stream(self._side)
         else:
-            self.optimiser.zero_grad()  # so that the gradients are made in the graph's own memory
+            self.optimiser.zero_grad()  # so that gradients are allocated in the graph's own memory
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=self._side):
                 super()._operations()

@@ -1,4 +1,4 @@
-"""Many runs: one after the other, in several processes, or on a Ray cluster. One that breaks down stops no other."""
+"""Many runs: in sequence, in several processes, or on a Ray cluster. A failed run does not stop the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .training import Interrupted, TrainingError
 
 
 class Signals:
-    """Notes a request to stop, so that a training can save itself first. A second Ctrl-C stops at once."""
+    """Notes a stop signal, so that training can save a checkpoint first. A second Ctrl-C stops at once."""
 
     def __init__(self, *kinds: int) -> None:
         self._kinds = kinds or (signal.SIGINT, signal.SIGTERM)
@@ -51,7 +51,7 @@ class Signals:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line, with its place where it was not foreseen."""
+    """An error in one line; an unexpected one with its location."""
     if isinstance(error, TrainingError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1:]
@@ -60,7 +60,7 @@ def reason(error: BaseException) -> str:
 
 
 def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) -> int:
-    """One after the other, in this process; the signal that ended it, or 0."""
+    """In sequence, in this process; returns the signal that stopped it, or 0."""
     with Signals() as signals:
         for unit in units:
             report = partial(display.running, unit) if display.live and fabric.is_global_zero else None
@@ -72,7 +72,7 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
                 return interrupt.signal
             except Exception as error:
                 if fabric.world_size > 1 and not isinstance(error, TrainingError):
-                    raise  # the other processes wait for this one, and cannot go on without it
+                    raise  # the other processes wait for this one and cannot continue without it
                 display.failed(unit, reason(error))
                 if signals.received:  # and could not be saved
                     return signals.received
@@ -82,14 +82,14 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
 
 
 def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
-    """A worker process: does units that come over the pipe until it is closed."""
+    """A worker process: runs the units from the pipe until it is closed."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     fabric, parent = setup.fabric(), os.getppid()
     with Signals(signal.SIGTERM) as signals:
 
         def stopped() -> int:
-            """The signal that asks for a stop; the end of the first process counts as one."""
+            """The stop signal, or 0; the end of the main process counts as SIGTERM."""
             return signals.received or (0 if os.getppid() == parent else signal.SIGTERM)
 
         while True:
@@ -109,38 +109,38 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
 
 
 def places(jobs: int, device: str) -> list[str | None]:
-    """GPUs shared out among workers: each has one, or none on a CPU."""
+    """One GPU per worker, in turn; None on a CPU."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
     return [gpus[index % len(gpus)] if device == "cuda" and gpus else None for index in range(jobs)]
 
 
 class _Worker:
-    """A worker process and what it does."""
+    """A worker process and its current unit."""
 
     def __init__(self, setup: Setup, gpu: str | None, live: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self.gpu, self.unit = gpu, cast(Unit | None, None)
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, setup, gpu, live), daemon=True)
-        # Inherited: of a Ctrl-C only the first process takes note.
+        # Inherited by the worker: only the main process handles Ctrl-C.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._process.start()
         signal.signal(signal.SIGINT, before)
         theirs.close()
 
     def give(self, unit: Unit) -> None:
-        """Something to do."""
+        """Send it a unit to run."""
         self.unit = unit
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died, as will be seen
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; `_listen` will notice
             self.pipe.send(unit)
 
     def stop(self) -> None:
-        """Ask it to save and end."""
+        """Ask it to save and exit."""
         self._process.terminate()
 
     def end(self) -> str:
-        """Wait until it has ended; how it did."""
+        """Wait for it to exit; returns how it did."""
         self.pipe.close()
         self._process.join()
         status = self._process.exitcode or 0
@@ -148,7 +148,7 @@ class _Worker:
 
 
 def processes(units: Sequence[Unit], setup: Setup, jobs: int, display: Display) -> int:
-    """In worker processes, each taking one unit after the other; the signal that ended it, or 0."""
+    """In worker processes, each running one unit at a time; returns the signal that stopped it, or 0."""
     waiting, workers, free = deque(units), list[_Worker](), places(jobs, setup.device)
     told = False
     with Signals() as signals, contextlib.ExitStack() as clean:
@@ -177,7 +177,7 @@ def processes(units: Sequence[Unit], setup: Setup, jobs: int, display: Display) 
 
 
 def _end(workers: Sequence[_Worker]) -> None:
-    """Of those that are left where something broke down in the first process."""
+    """Stop the workers that are left after an error in the main process."""
     for worker in workers:
         worker.stop()
     for worker in workers:
@@ -185,7 +185,7 @@ def _end(workers: Sequence[_Worker]) -> None:
 
 
 def _listen(worker: _Worker, display: Display) -> bool:
-    """Take a message of a worker; whether it is still there."""
+    """Handle a message from a worker; returns whether it is still alive."""
     assert worker.unit is not None
     try:
         message = worker.pipe.recv()
@@ -203,7 +203,7 @@ def _listen(worker: _Worker, display: Display) -> bool:
 
 
 def connect(address: str) -> bool:
-    """Join a Ray cluster, for `auto` the one at hand or a new one on this machine; whether it has GPUs."""
+    """Join a Ray cluster (`auto`: a running one, or a new one on this machine); returns whether it has GPUs."""
     try:
         import ray
     except ModuleNotFoundError:
@@ -223,7 +223,7 @@ def connect(address: str) -> bool:
 
 
 def _remote(unit: Unit, setup: Setup) -> Outcome | str:
-    """A Ray task: what the run gave, or why it broke down."""
+    """A Ray task: the outcome of the unit, or why it failed."""
     try:
         return runs.perform(unit, setup, setup.fabric(), checkpoints=False)
     except Exception as error:
@@ -231,7 +231,7 @@ def _remote(unit: Unit, setup: Setup) -> Outcome | str:
 
 
 def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
-    """On the Ray cluster that `connect` joined. The records come back and are written here."""
+    """On the Ray cluster that `connect` joined. The records are sent back and written here."""
     import ray
 
     kind = ray.remote(num_cpus=setup.threads, num_gpus=1 if setup.device == "cuda" else 0, max_retries=1)

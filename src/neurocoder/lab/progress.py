@@ -1,4 +1,4 @@
-"""What a sweep shows: bars on a terminal, else one line a run."""
+"""The progress of a sweep: bars on a terminal, else one line per run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .results import Record
 from .runs import Outcome, Unit
 
 NAMED = 5
-"""Failed runs that the last line names; each had a line of its own before."""
+"""Failed runs that the last line names; each already had its own line."""
 
 
 def summary(record: Record) -> str:
@@ -26,14 +26,14 @@ def summary(record: Record) -> str:
 
 
 class Display:
-    """Quiet: a line for each run that ended, and a last one. Counts what became of the runs."""
+    """Plain output: one line per run that ended, and a summary. Counts the outcomes."""
 
     live = False
-    """Whether it wants to know of every step."""
+    """Whether it shows progress within a run."""
 
     def __init__(self, total: int, skipped: int) -> None:
         self.total, self.skipped, self.finished = total, skipped, 0
-        """Units to do; runs."""
+        """Units to run; runs skipped and finished."""
         self.failures: dict[str, str] = {}
         self.begun = time.monotonic()
 
@@ -46,11 +46,11 @@ class Display:
         pass
 
     def line(self, text: str) -> None:
-        """Say something."""
+        """Print a line."""
         print(text, flush=True)
 
     def running(self, unit: Unit, step: int, steps: int, loss: float) -> None:
-        """A unit has come this far."""
+        """A unit has reached this step."""
 
     def done(self, unit: Unit, outcome: Outcome) -> None:
         """A unit has ended."""
@@ -61,7 +61,7 @@ class Display:
             self._fail(f"{unit.variant} seed {seed}", reason)
 
     def failed(self, unit: Unit, reason: str) -> None:
-        """A unit has broken down."""
+        """A unit has failed."""
         self._fail(str(unit), reason)
 
     def _fail(self, name: str, reason: str) -> None:
@@ -80,10 +80,10 @@ class Display:
 
 
 class _Speed(ProgressColumn):
-    """Steps a second."""
+    """Steps per second."""
 
     def render(self, task: Row) -> Text:
-        """As rich asks for it."""
+        """The text, as rich expects it."""
         return Text(f"{task.speed:.0f} steps/s" if task.fields["steps"] and task.speed else "", "dim")
 
 
@@ -153,14 +153,14 @@ class Bars(Display):
 
 
 class Mute(Display):
-    """Where another process of the same run speaks."""
+    """Silent: another process of the same run prints."""
 
     def line(self, text: str) -> None:
         pass
 
 
 def display(total: int, skipped: int, first: bool = True) -> Display:
-    """The one that suits where the output goes; only the first of several processes speaks."""
+    """The display that suits the output; only the first of several processes prints."""
     if not first:
         return Mute(total, skipped)
     return Bars(total, skipped) if sys.stdout.isatty() else Display(total, skipped)

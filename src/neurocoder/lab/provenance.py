@@ -13,7 +13,7 @@ from .runs import format_seeds
 
 
 def changed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
-    """Options of the command line for what differs from the preset; those of nested parts have no prefix."""
+    """Command-line options for what differs from the preset; nested ones have no prefix."""
     options: list[str] = []
     for name, value in config.items():
         option, usual = name.replace("_", "-"), preset.get(name)
@@ -29,7 +29,7 @@ def changed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
 
 
 def manner(record: Record) -> list[str]:
-    """Options of the command line for a way of training other than the usual one on that device."""
+    """Command-line options for a way of training that is not the default on that device."""
     usual = "graph" if record.device == "cuda" and record.processes == 1 else "plain"
     return [
         *([] if record.precision == "32-true" else ["--precision", record.precision]),
@@ -39,7 +39,7 @@ def manner(record: Record) -> list[str]:
 
 
 def commands(experiment: Experiment, preset: str, records: Sequence[Record]) -> list[str]:
-    """What to type for records like these: one line for each configuration and choice of seeds."""
+    """The commands that reproduce these records: one per configuration and set of seeds."""
     known = experiment.presets.get(preset)
     usual = {} if known is None else plain(known)
     everything = [] if known is None else experiment.variants(known)
@@ -60,7 +60,7 @@ def commands(experiment: Experiment, preset: str, records: Sequence[Record]) -> 
 
 
 def tally(values: Iterable[str]) -> str:
-    """The value that all runs share, or each with its number of runs."""
+    """The value that all runs share, or each value with its number of runs."""
     found = Counter(values).most_common()
     if len(found) == 1:
         return found[0][0]
@@ -68,7 +68,7 @@ def tally(values: Iterable[str]) -> str:
 
 
 def environment(records: Iterable[Record], name: str) -> str:
-    """One fact about where all runs ran; commits are cut to twelve digits."""
+    """One fact about the environment of all runs; commits are cut to twelve digits."""
     found = (record.environment.get(name, "unknown") for record in records)
     return tally(value[:12] + "+" * value.endswith("+") if name == "commit" else value for value in found)
 
@@ -81,14 +81,14 @@ def duration(seconds: float) -> str:
 
 
 def runs(records: Sequence[Record]) -> str:
-    """How many, and their time. Seeds that trained together as one model took theirs together."""
+    """Their number and total time. Stacked seeds share one time."""
     times = [record.seconds for record in records if record.loop != "stacked"]
     times += [seconds for _, seconds in {(r.variant, r.seconds) for r in records if r.loop == "stacked"}]
     return f"{len(records)} run{'s' * (len(records) > 1)}, {duration(sum(times))} in all"
 
 
 def origin(records: Sequence[Record]) -> str:
-    """One line on all that made the records; says so where it was not the same for all."""
+    """One line on what produced the records; says where they differ."""
     facts = {
         "commit": environment(records, "commit"),
         "hardware": environment(records, "hardware"),

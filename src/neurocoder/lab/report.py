@@ -1,4 +1,4 @@
-"""Tables and figures from records, beside the paper's numbers: on the terminal, as Markdown and as one HTML page."""
+"""Tables and figures from records, next to the paper's numbers: on the terminal, as Markdown and as one HTML page."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from .results import Damaged, Record, plain
 
 PAPER = Path(__file__).with_name("paper.toml")
 PIPE_WIDTH = 200
-"""Columns for tables where no terminal says how many it has."""
+"""Width of tables when the output is not a terminal."""
 Groups = dict[tuple[str, str], tuple[Experiment, list[Record]]]
-"""Records by the experiment's name and the preset, with the options that were given on top of it: runs of different
-configurations are not compared."""
+"""Records by experiment and preset, including any options on top of it: runs of different configurations are not
+compared."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Build tables and figures from the records, beside the paper's numbers."""
+    """Build tables and figures from the records, next to the paper's numbers."""
 
     output: Path = Path("results")
     """Folder of the records: the `--output` of `neurocoder run`."""
     target: Path = Path("docs/results")
     """Folder for the Markdown pages, the figures (in `images`) and `report.html`."""
     experiments: tuple[str, ...] = ()
-    """Only these; all of ours that have records unless given."""
+    """Experiments to include; by default all built-in ones with records."""
     presets: tuple[str, ...] = ()
-    """Only these; all that have records unless given."""
+    """Presets to include; by default all with records."""
 
 
 def paper_numbers() -> dict[str, dict[str, Any]]:
@@ -54,7 +54,7 @@ def paper_numbers() -> dict[str, dict[str, Any]]:
 
 
 def gather(options: Options, warn: Callable[[str], None]) -> Groups:
-    """All records that were asked for, in the order of experiments and presets; what is none of ours is warned of."""
+    """All records that were asked for, in the order of experiments and presets; warns of invalid files."""
     experiments = [load(name) for name in options.experiments or EXPERIMENTS]
     known = list(dict.fromkeys(preset for experiment in experiments for preset in experiment.presets))
     for preset in options.presets:
@@ -84,14 +84,14 @@ def gather(options: Options, warn: Callable[[str], None]) -> Groups:
 
 
 def with_options(experiment: Experiment, preset: str, record: Record) -> str:
-    """The preset, and the options that make the record's configuration of it."""
+    """The preset, and the options that turn it into the record's configuration."""
     known = experiment.presets.get(preset)
     options = [] if known is None else changed(record.config, plain(known))
     return f"{preset} with {shlex.join(options)}" if options else preset
 
 
 def missing(options: Options) -> str:
-    """What to do where there are no records."""
+    """What to do when there are no records."""
     names = options.experiments or tuple(EXPERIMENTS)
     only = f" with preset {' or '.join(options.presets)}" if options.presets else ""
     runs = " or ".join(f"`neurocoder run {name} --preset {(options.presets or ('best',))[0]}`" for name in names)
@@ -104,8 +104,8 @@ def compose(experiment: Experiment, preset: str, records: Sequence[Record], pape
         sections = experiment.sections(records, paper)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are they of "
-            f"this version? `{commands(experiment, records[0].preset, records)[0]} --again` makes them anew"
+            f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are they from "
+            f"this version? `{commands(experiment, records[0].preset, records)[0]} --again` recreates them"
         ) from error
     return Chapter(
         experiment=experiment.name,
@@ -123,13 +123,13 @@ def compose(experiment: Experiment, preset: str, records: Sequence[Record], pape
 
 
 def write(target: Path, content: bytes | str) -> None:
-    """Whole or not at all."""
+    """Atomic write."""
     with replacing(target) as temporary:
         temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
-    """The head of the HTML page: when it was built, from what, and where that was made."""
+    """The header of the HTML page: when and from what it was built, and where that was made."""
     return {
         "built": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by `neurocoder report`, version {__version__}",
         "from": runs(records),
@@ -153,7 +153,7 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> Non
 
 
 def main(options: Options) -> int:
-    """Write everything under `options.target`, and print the tables; the exit status."""
+    """Write everything under `options.target`, and print the tables; returns the exit status."""
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     groups = gather(options, lambda line: errors.print(f"warning: {line}"))
     if not groups:
@@ -172,5 +172,5 @@ def main(options: Options) -> int:
     for chapter in chapters:
         screen.print(*text.chapter(chapter, screen), sep="\n")
     screen.print(LEGEND)
-    screen.print(f"Written: {options.target / 'report.html'}; Markdown and figures beside it.", soft_wrap=True)
+    screen.print(f"Wrote {options.target / 'report.html'}, with Markdown and figures next to it.", soft_wrap=True)
     return 0

@@ -1,4 +1,4 @@
-"""Records: one JSON file a finished run, with all that is needed to repeat and to report it."""
+"""Records: one JSON file per finished run, with everything needed to reproduce and report it."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ class Record:
     device: str
     precision: str
     processes: int
-    """Over how many the batch was split."""
+    """Number of processes that shared each batch."""
     parameters: dict[str, int]
-    """By part, and `total`, as `nc.count_parameters` has it."""
+    """By part, and `total`, as `nc.count_parameters` returns them."""
     metrics: dict[str, float]
     """After the last step."""
     history: list[dict[str, float]]
-    """At each evaluation: `step`, `loss` (mean of the training loss since the one before) and the metrics."""
+    """At each evaluation: `step`, `loss` (mean training loss since the previous one) and the metrics."""
     observations: dict[str, Any]
-    """What figures need of the trained model."""
+    """What the figures need from the trained model."""
     seconds: float
-    """Wall time of training and evaluation, over all parts of a resumed run; of all seeds where they were stacked."""
+    """Wall time of training and evaluation, over all parts of a resumed run; of all seeds if stacked."""
     environment: dict[str, str] = field(default_factory=dict)
     """Commit, versions, hardware."""
     format: int = FORMAT
 
     def write(self, target: Path) -> None:
-        """Whole or not at all; a line for each field."""
+        """Atomic write; one line per field."""
         lines = []
         for name, value in asdict(self).items():
             try:
                 lines.append(f"{json.dumps(name)}: {json.dumps(value)}")
             except TypeError as error:
-                raise ValueError(f"{name} must be what JSON can hold: {error}") from None
+                raise ValueError(f"{name} must be JSON-serializable: {error}") from None
         with replacing(target) as temporary:
             temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def read(cls, source: Path) -> Record:
-        """Raises `Damaged` where the file is none of ours."""
+        """Raises `Damaged` if the file is not a valid record."""
         try:
             content = json.loads(source.read_text())
             if content["format"] != FORMAT:
@@ -86,7 +86,7 @@ class Record:
 
     @classmethod
     def read_in_place(cls, source: Path) -> Record:
-        """One that stands where it says, at experiment/preset/variant/seed; `Damaged` where it does not."""
+        """A record that matches its path, experiment/preset/variant/seed; raises `Damaged` otherwise."""
         record = cls.read(source)
         says = (record.experiment, record.preset, record.variant, f"seed{record.seed}")
         if says != (*source.parts[-4:-1], source.stem):
@@ -95,5 +95,5 @@ class Record:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """A config dataclass as its record has it: what JSON makes of it."""
+    """A config dataclass as its record stores it, after a round trip through JSON."""
     return json.loads(json.dumps(asdict(config)))

@@ -1,4 +1,4 @@
-"""Runs: which are wanted, which are finished, and how one is done, from its checkpoint to its record."""
+"""Runs: which are requested, which are finished, and how to do one, from its checkpoint to its record."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Log = Callable[[str], None]
 
 
 class Refused(ValueError):
-    """A wish that cannot be met; says what to do."""
+    """A request that is refused; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How the runs of a sweep are done."""
+    """How to do the runs of a sweep."""
 
     output: Path
     device: str = "cpu"
@@ -39,7 +39,7 @@ class Setup:
     loop: str = "plain"
     """`plain`, `graph` or `stacked`."""
     threads: int = 1
-    """Of the CPU, in each process."""
+    """CPU threads per process."""
     devices: int = 1
     nodes: int = 1
     resume: bool = False
@@ -49,13 +49,13 @@ class Setup:
 
     @property
     def processes(self) -> int:
-        """Over which each batch is split."""
+        """Number of processes that share each batch."""
         return self.devices * self.nodes
 
     def fabric(self) -> Fabric:
-        """The devices. Several processes are started, or, under `torchrun`, joined."""
+        """The devices. Several processes are launched, or joined under `torchrun`."""
         torch.set_num_threads(self.threads)
-        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it recommends less precision on each GPU
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it recommends lower precision on each GPU
         strategy = "ddp" if self.processes > 1 else "auto"
         fabric = Fabric(
             accelerator=self.device,
@@ -71,10 +71,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is trained in one go: a variant with one seed, or with several as a stacked model."""
+    """What is trained at once: a variant with one seed, or with several as a stacked model."""
 
     experiment: str
-    """As `experiments.load` takes it."""
+    """Name for `experiments.load`."""
     name: str
     preset: str
     config: Any
@@ -85,7 +85,7 @@ class Unit:
         return f"{self.variant} {'seed' if len(self.seeds) == 1 else 'seeds'} {format_seeds(self.seeds)}"
 
     def folder(self, setup: Setup) -> Path:
-        """Of its records and checkpoints."""
+        """Folder of its records and checkpoints."""
         return setup.output / self.name / self.preset / self.variant
 
     def record(self, setup: Setup, seed: int) -> Path:
@@ -93,11 +93,11 @@ class Unit:
         return self.folder(setup) / f"seed{seed}.json"
 
     def checkpoint(self, setup: Setup) -> Path:
-        """The file of a running training."""
+        """The file of an unfinished run."""
         return self.folder(setup) / f"seed{format_seeds(self.seeds)}.checkpoint.safetensors"
 
     def identity(self, setup: Setup) -> dict[str, Any]:
-        """What a checkpoint must agree in to be continued."""
+        """What must match for a checkpoint to be resumed."""
         return {
             "variant": self.variant,
             "seeds": list(self.seeds),
@@ -129,14 +129,14 @@ def format_seeds(seeds: Iterable[int]) -> str:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """In words, or empty where there are none."""
+    """In words; empty if there are none."""
     old, new = _flat(old), _flat(new)
     names = [name for name in old | new if old.get(name) != new.get(name)]
     return ", ".join(f"{name} is {old.get(name)!r} there and {new.get(name)!r} here" for name in names)
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """With the settings of nested parts by their own names, as on the command line."""
+    """With nested settings under their own names, as on the command line."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         found |= _flat(value) if isinstance(value, dict) else {name: value}
@@ -144,8 +144,7 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
-    """The units that are still to be done, without their finished seeds. What is in the way is refused before anything
-    is trained."""
+    """The units still to run, without their finished seeds. Conflicts are refused before any training."""
     wanted = []
     for unit in units:
         seeds = tuple(seed for seed in unit.seeds if not _finished(unit, seed, setup, log))
@@ -159,7 +158,7 @@ def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
 
 
 def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> bool:
-    """Whether there is a record that need not be made again."""
+    """Whether there is a valid record to keep."""
     path = unit.record(setup, seed)
     interrupted = setup.resume and unit.checkpoint(setup).exists()
     if setup.again or interrupted or not path.exists():
@@ -167,20 +166,20 @@ def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> bool:
     try:
         record = Record.read_in_place(path)
     except Damaged as problem:
-        log(f"damaged record: {problem}; set aside as {set_aside(path).name}, the run is done anew")
+        log(f"damaged record: {problem}; set aside as {set_aside(path).name}, the run is repeated")
         return False
     difference = differences(
         record.config | {"precision": record.precision}, results.plain(unit.config) | {"precision": setup.precision}
     )
     if difference:
         raise Refused(
-            f"{path} has another configuration: {difference}; choose another --output, or replace it with --again"
+            f"{path} has a different configuration: {difference}; choose another --output, or replace it with --again"
         )
     return True
 
 
 def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
-    """What to go on from, or None to start anew."""
+    """The checkpoint to resume from, or None to start over."""
     path = unit.checkpoint(setup)
     if setup.again:
         path.unlink(missing_ok=True)
@@ -188,17 +187,17 @@ def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
         return None
     if not setup.resume:
         raise Refused(
-            f"{path} is a checkpoint of an unfinished run: continue it with --resume, or start over with --again"
+            f"{path} is a checkpoint of an unfinished run: resume it with --resume, or start over with --again"
         )
     try:
         found = Checkpoint.read(path)
     except Damaged as problem:
-        log(f"damaged checkpoint: {problem}; set aside as {set_aside(path).name}, the run starts anew")
+        log(f"damaged checkpoint: {problem}; set aside as {set_aside(path).name}, the run starts over")
         return None
     difference = differences(found.identity, unit.identity(setup))
     if difference:
         raise Refused(
-            f"{path} is of another training: {difference}; run with the same options, or start over with --again"
+            f"{path} is of a different training: {difference}; run with the same options, or start over with --again"
         )
     return found
 
@@ -211,7 +210,7 @@ def perform(
     report: Report | None = None,
     checkpoints: bool = True,
 ) -> Outcome:
-    """Train a unit, from its checkpoint where there is one."""
+    """Train a unit, from its checkpoint if there is one."""
     experiment, path = load(unit.experiment), unit.checkpoint(setup)
     tasks = [experiment.build(unit.config, unit.variant, seed, fabric.device) for seed in unit.seeds]
     if tasks[0].steps < 1:

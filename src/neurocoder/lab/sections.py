@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ours:
-    """A number of ours, one value a seed; reports print mean, standard deviation, n and 95% interval."""
+    """A result of ours, one value per seed; reports print mean, standard deviation, n and 95% interval."""
 
     values: Sequence[float]
     digits: int = 2
-    """Decimals in print."""
+    """Decimals to print."""
 
 
 Cell = str | int | float | None | Ours
-"""None is a blank: not measured, or not published. Whole numbers get thousands separators, floats are the paper's."""
+"""None is a blank: not measured, or not published. Integers get thousands separators, floats are the paper's."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Plot:
     """A figure that is drawn when a report is written."""
 
     name: str
-    """Of its files, without suffix."""
+    """Name of its files, without suffix."""
     caption: str
     draw: Callable[[], Figure]
 

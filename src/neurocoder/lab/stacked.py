@@ -1,4 +1,4 @@
-"""Seeds of one configuration as one model: each operation works on all of them at once."""
+"""Several seeds of one configuration as one model: each operation works on all of them at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .training import Objective
 
 
 class Stacked:
-    """Models that differ in the seed alone, their parameters stacked to (n, ...).
+    """Models that differ only in the seed, their parameters stacked to (n, ...).
 
-    What is minimised is the sum of their losses. Optimisers that work element by element, as SGD and Adam do, then
-    train each as if it were alone.
+    The sum of their losses is minimised. Elementwise optimisers, such as SGD and Adam, then train each as if it were
+    alone.
     """
 
     def __init__(self, tasks: Sequence[Task], fabric: Fabric) -> None:
@@ -40,14 +40,14 @@ class Stacked:
             return vmap(self._loss, randomness="different")(self._parameters, self._buffers, stacked)
 
     def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Of one seed, ()."""
+        """The loss of one seed, ()."""
         tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
         return functional_call(self._objective, tensors, batch)
 
     def clip(self, limit: float) -> None:
         gradients = [entry.grad for entry in self.parameters if entry.grad is not None]
         norms = torch.cat([gradient.reshape(len(gradient), -1) for gradient in gradients], dim=1).norm(dim=1)
-        factors = (limit / (norms + 1e-6)).clamp(max=1.0)  # (n,), as torch's clip_grad_norm_ has it
+        factors = (limit / (norms + 1e-6)).clamp(max=1.0)  # (n,), as in torch's clip_grad_norm_
         for gradient in gradients:
             gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 

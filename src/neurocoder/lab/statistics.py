@@ -1,4 +1,4 @@
-"""Numbers over seeds: mean, spread, interval, and paired differences."""
+"""Statistics over seeds: mean, spread, interval, and paired differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .results import Record
 
 
 class Summary(NamedTuple):
-    """Of n values; a single one has no spread and no interval."""
+    """Summary of n values; a single one has no spread and no interval."""
 
     n: int
     mean: float
@@ -24,14 +24,14 @@ class Summary(NamedTuple):
 
     @property
     def sign(self) -> bool | None:
-        """Whether the mean is above zero; None where the interval holds zero or cannot be had."""
+        """Whether the mean is above zero; None if the interval contains zero or there is none."""
         if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
             return None
         return self.mean > 0
 
 
 def summary(values: Sequence[float]) -> Summary:
-    """Of one value a seed, all finite; needs one at least."""
+    """Summary of one finite value per seed; needs at least one."""
     n, mean = len(values), fmean(values)
     if n == 1:
         return Summary(n, mean, None, None)
@@ -41,11 +41,11 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def by_seed(records: Iterable[Record], variant: str, metric: str) -> dict[int, float]:
-    """A variant's metric after the last step, in the order of the seeds."""
+    """A variant's metric after the last step, ordered by seed."""
     found = {r.seed: r.metrics[metric] for r in records if r.variant == variant and metric in r.metrics}
     return dict(sorted(found.items()))
 
 
 def differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
-    """First minus second for each seed that both have: what the seed alone decides cancels out."""
+    """First minus second for each seed that both have: effects of the seed alone cancel out."""
     return [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]

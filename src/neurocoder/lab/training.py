@@ -1,7 +1,7 @@
-"""Training, step by step, with evaluations in between; whatever is trained and however a step is taken.
+"""The training loop with its evaluations, for any learner and stepper.
 
-A *learner* is what is trained: one model here, several seeds as one in `stacked.py`. A *stepper* takes the steps: one
-operation after the other here, as one CUDA graph in `graphs.py`.
+A *learner* is what is trained: one model here, several seeds as one in `stacked.py`. A *stepper* takes the steps:
+eagerly here, as one CUDA graph in `graphs.py`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .experiments import Task
 from .results import OWN
 
 AGREE_EVERY = 16
-"""Steps after which several processes agree on whether to save or stop: to ask each time would slow them."""
+"""Processes agree on whether to save or stop once per this many steps: every step would be slow."""
 
 REPORT_EVERY = 0.5
-"""Seconds."""
+"""Seconds between progress reports."""
 
 Report = Callable[[int, int, float], None]
-"""Told of a running training: step, steps, mean loss since the last evaluation."""
+"""Receives progress: step, total steps, mean loss since the last evaluation."""
 
 
 class TrainingError(RuntimeError):
-    """A run that cannot go on; alike in all processes that share it."""
+    """A run that cannot continue; raised in all processes that share it."""
 
 
 class Objective(nn.Module):
@@ -54,23 +54,23 @@ class Learner(Protocol):
     parameters: list[Tensor]
     """For the optimiser."""
     tensors: dict[str, Tensor]
-    """All that training changes, for checkpoints."""
+    """Everything that training changes, for checkpoints."""
 
     def fill(self, block: int) -> None:
-        """Make a block of the streams ready."""
+        """Load a block of the streams."""
 
     def losses(self, position: Tensor) -> Tensor:
-        """(n,), one for each seed, at the batch of this position () in the block."""
+        """(n,), one per seed, on the batch at this position () in the block."""
 
     def clip(self, limit: float) -> None:
-        """Shorten each seed's gradient to a norm of at most `limit`."""
+        """Clip each seed's gradient to a norm of at most `limit`."""
 
     def models(self) -> Sequence[nn.Module]:
-        """Each seed's model as it now is."""
+        """Each seed's model in its current state."""
 
 
 class Single:
-    """One model; with several processes each takes every so-many-th row of a batch."""
+    """One model; each of n processes takes every n-th row of a batch."""
 
     def __init__(self, task: Task, fabric: Fabric) -> None:
         self._task, self._fabric = task, fabric
@@ -98,7 +98,7 @@ class Single:
 
 
 class Stepper:
-    """Takes the steps one operation after the other."""
+    """Takes the steps eagerly."""
 
     name = "plain"
 
@@ -116,13 +116,13 @@ class Stepper:
         return self._task.optimiser(self._learner.parameters, self._task.learning_rate)
 
     def _prepare(self) -> None:
-        """Set the learning rate of the coming step."""
+        """Set the learning rate of the next step."""
         rate = self._task.learning_rate * self._task.schedule(self.taken)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
 
     def _operations(self) -> None:
-        """What a step does; nothing in it depends on numbers that the host holds, the learning rate aside."""
+        """One step; apart from the learning rate, nothing in it depends on values on the host."""
         self._prepare()
         self.optimiser.zero_grad()
         losses = self._learner.losses(self.clock % self._block)
@@ -151,7 +151,7 @@ class Stepper:
         return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in found.items()}
 
     def load(self, state: dict[str, Tensor], taken: int) -> None:
-        """Go on from a state, after this many steps."""
+        """Resume from a state after this many steps."""
         with torch.no_grad():
             for name, tensor in self._learner.tensors.items():
                 tensor.copy_(state[f"model.{name}"])
@@ -163,7 +163,7 @@ class Stepper:
         rates = [group["lr"] for group in self.optimiser.param_groups]
         self.optimiser.load_state_dict({"state": entries, "param_groups": self.optimiser.state_dict()["param_groups"]})
         for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate  # the very tensor, where a graph reads it
+            group["lr"] = rate  # the same tensor object, since a graph reads it
         self.total.copy_(state["total"])
         torch.set_rng_state(state["generator"])
         if self.clock.is_cuda:
@@ -175,7 +175,7 @@ class Stepper:
 
 @dataclass
 class Course:
-    """How far a training has come, apart from its tensors. One history for each seed."""
+    """The progress of a training, apart from its tensors. One history per seed."""
 
     step: int
     histories: list[list[dict[str, float]]]
@@ -184,10 +184,10 @@ class Course:
 
 @dataclass
 class Guard:
-    """What may end or save a training in between."""
+    """What may stop or save a running training."""
 
     stopped: Callable[[], int] = lambda: 0
-    """The signal that asks for a stop, or 0."""
+    """The stop signal, or 0."""
     save: Callable[[dict[str, Tensor], Course], None] | None = None
     interval: float = math.inf
     """Seconds between saves."""
@@ -195,7 +195,7 @@ class Guard:
 
 
 class Interrupted(Exception):
-    """A training that was stopped by a signal, and saved where it can be."""
+    """A training that was stopped by a signal, and saved if possible."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -214,18 +214,18 @@ def evaluating(model: nn.Module, fabric: Fabric) -> Iterator[None]:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of an evaluation as a record holds them."""
+    """The metrics of an evaluation as a record stores them."""
     for name, value in metrics.items():
         if name in OWN:
-            raise ValueError(f"evaluate must give metrics of other names than {' and '.join(OWN)}, got {name!r}")
+            raise ValueError(f"evaluate must not name a metric {' or '.join(OWN)}, got {name!r}")
         if not isinstance(value, Real):
-            raise ValueError(f"evaluate must give numbers (of a tensor its .item()), got {value!r} as {name!r}")
+            raise ValueError(f"evaluate must return numbers (.item() of a tensor), got {value!r} as {name!r}")
     return {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
 
 
 @dataclass
 class Training:
-    """Trains the models of tasks that differ in the seed alone."""
+    """Trains the models of tasks that differ only in the seed."""
 
     tasks: Sequence[Task]
     learner: Learner
@@ -237,7 +237,7 @@ class Training:
         self.course = Course(0, [[] for _ in self.tasks])
 
     def run(self, guard: Guard) -> None:
-        """Train to the end, from wherever it stands."""
+        """Train from the current step to the end."""
         task, course, begun = self.tasks[0], self.course, time.monotonic()
         before, saved, reported = course.seconds, begun, begun
         while course.step < task.steps:
@@ -260,34 +260,34 @@ class Training:
                     raise Interrupted(signal)
 
     def resume(self, state: dict[str, Tensor], course: Course) -> None:
-        """Stand where a saved training stood."""
+        """Continue from a saved state."""
         self.stepper.load(state, course.step)
         self.course = course
 
     def diverged(self, index: int) -> int | None:
-        """The step at which this seed's loss was found not to be finite, or None."""
+        """The step at which this seed's loss was first not finite, or None."""
         history = self.course.histories[index]
         return int(history[-1]["step"]) if history and not math.isfinite(history[-1]["loss"]) else None
 
     def observe(self, index: int) -> dict[str, Any]:
-        """What a task wants to keep of its trained model."""
+        """What a task keeps from its trained model."""
         model = self.learner.models()[index]
         with evaluating(model, self.fabric):
             return self.tasks[index].observe(model)
 
     def _mean(self) -> Tensor:
-        """The loss (n,) since the last evaluation, in this process."""
+        """The mean loss (n,) since the last evaluation, in this process."""
         evaluated = max((history[-1]["step"] for history in self.course.histories if history), default=0)
         return self.stepper.total / (self.course.step - evaluated)
 
     def _recent_loss(self) -> float:
-        """The mean over seeds, for those who watch; waits for the device."""
+        """The mean over seeds, for progress reports; waits for the device."""
         loss = float(self._mean().nanmean())
         return self.course.histories[0][-1]["loss"] if math.isnan(loss) and self.course.histories[0] else loss
 
     def _evaluate(self) -> None:
         """Extend the histories; only the first process evaluates, but all see the losses. A seed whose loss is not
-        finite is left behind; its history ends there."""
+        finite is dropped; its history ends there."""
         losses = self._over_processes(self._mean(), "mean").tolist()
         self.stepper.total.zero_()
         models = self.learner.models()
@@ -303,7 +303,7 @@ class Training:
             raise TrainingError(f"the training loss is {losses[0]} at step {self.diverged(0)}")
 
     def _agree(self, signal: int, due: bool) -> tuple[int, bool]:
-        """Several processes save and stop together: a signal to any stops all, the first says when to save."""
+        """Several processes save and stop together: a signal to any stops all; the first decides when to save."""
         if self.fabric.world_size == 1:
             return signal, due
         if self.course.step % AGREE_EVERY:
@@ -313,10 +313,10 @@ class Training:
         return stop, bool(save)
 
     def _shared_state(self) -> dict[str, Tensor]:
-        """The state with the mean loss of all processes; their models are alike."""
+        """The state with the mean loss of all processes; their models are identical."""
         self.stepper.total.copy_(self._over_processes(self.stepper.total.clone(), "mean"))
         return self.stepper.state()
 
     def _over_processes(self, tensor: Tensor, kind: str) -> Tensor:
-        """Its mean or maximum; the tensor itself may be used up."""
+        """Its mean or maximum over processes; may overwrite the tensor."""
         return cast(Tensor, self.fabric.all_reduce(tensor, reduce_op=kind))

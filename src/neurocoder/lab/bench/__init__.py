@@ -1,1 +1,1 @@
-"""The benchmark: what a program layer costs beside a plain one. Run as `python -m neurocoder.lab.bench`."""
+"""The benchmark: the cost of a program layer next to a plain one. Run as `python -m neurocoder.lab.bench`."""

@@ -1,4 +1,4 @@
-"""Measure program layers beside plain ones, or build the report from the records."""
+"""Benchmark program layers against plain ones, or build the report from the records."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ class Job(NamedTuple):
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line, checked."""
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(prog="neurocoder bench", description=(__doc__ or "").strip())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="the small cases, shortly; into results/bench-quick")
-    parser.add_argument("--cases", nargs="+", metavar="CASE", help="only these; without --growth, no growth either")
-    parser.add_argument("--growth", action=argparse.BooleanOptionalAction, help="how cost grows; not with --quick")
-    parser.add_argument("--skip", nargs="+", choices=SKIPPABLE, default=[], metavar="WHAT", help=", ".join(SKIPPABLE))
+    parser.add_argument("--quick", action="store_true", help="only small cases, less time each; to results/bench-quick")
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="only these, and no growth unless --growth is given")
+    parser.add_argument(
+        "--growth", action=argparse.BooleanOptionalAction, help="measure how cost grows; off with --quick"
+    )
+    parser.add_argument(
+        "--skip", nargs="+", choices=SKIPPABLE, default=[], metavar="WHAT", help=f"any of {', '.join(SKIPPABLE)}"
+    )
     parser.add_argument("--again", action="store_true", help="measure finished cases again")
-    parser.add_argument("--output", type=Path, help="folder of the records (default: results/bench)")
-    parser.add_argument("--commit", help="what to record where the code is not in a git repository")
-    parser.add_argument("--report", action="store_true", help="measure nothing; build the page from the records")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the page and its images")
+    parser.add_argument("--output", type=Path, help="folder for the records (default: results/bench)")
+    parser.add_argument("--commit", help="commit to record if the code is not in a git repository")
+    parser.add_argument("--report", action="store_true", help="only build the page from the records")
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder for the page and its images")
     chosen = parser.parse_args(argv)
     if chosen.device == "cuda" and not (torch.cuda.is_available() or chosen.report):
         parser.error("--device must be cpu where there is no GPU, got cuda")
@@ -84,12 +88,12 @@ def pending(chosen: argparse.Namespace, how: Settings, log: Log) -> list[Job]:
         if chosen.again or old is None or not records.covers(old, job.config):
             wanted.append(job)
         else:
-            log(f"{job.name}: finished {old['started']} on {old['hardware']['name']}; --again measures it anew")
+            log(f"{job.name}: finished {old['started']} on {old['hardware']['name']}; --again repeats it")
     return wanted
 
 
 def measure(chosen: argparse.Namespace, log: Log) -> bool:
-    """Make the records that are missing; whether every contender was right."""
+    """Make the missing records; returns whether every contender was correct."""
     device, how = chosen.device, settings(chosen.device, chosen.quick)
     todo = pending(chosen, how, log)
     if not todo:
@@ -97,7 +101,7 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
     machine = records.describe(device, chosen.commit)
     log(f"{machine['hardware']['name']}, torch {machine['versions']['torch']}, commit {machine['commit'][:12]}")
     if device == "cpu" and (machine["hardware"]["load"] or 0) > 0.5:
-        log(f"other programs keep this machine busy (load {machine['hardware']['load']}): times will be uncertain")
+        log(f"other programs keep this machine busy (load {machine['hardware']['load']}): times will be noisy")
     all_cases = [case for job in todo for case in job.cases]
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -128,7 +132,7 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status."""
+    """Run the command; returns the exit status."""
     chosen = arguments(argv)
     begun = time.perf_counter()
 
@@ -141,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with prepare.empty_compile_cache():
             right = measure(chosen, log)
     except KeyboardInterrupt:
-        log(f"interrupted; finished records are under {chosen.output}, and the same command goes on from there")
+        log(f"interrupted; finished records are under {chosen.output}, and the same command continues from there")
         return 130
     print(
         report.terminal([found for found in records.read_all(chosen.output, log) if found["device"] == chosen.device])

@@ -1,4 +1,4 @@
-"""What is measured: layers and training steps, the ways to run them, and how long to look."""
+"""What is measured: layers and training steps, the ways to run them, and for how long."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 Mode = Literal["eager", "compiled", "wrapped", "graphed", "graph"]
 COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"cpp_wrapper": True}}}
-"""What torch.compile is told in each mode that it makes."""
+"""Arguments of torch.compile in each mode that uses it."""
 Direction = Literal["forward", "forward+backward", "step"]
 
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
 STEPS = ("plain", "recoded")
 BASELINES = {"linear", "plain"}
-"""What ratios are taken to."""
+"""Contenders that ratios are relative to."""
 GIB = 2**30
 MIXTURE = nc.MixtureConfig(experts=10, active=2)
 STORED = nc.StoredProgramConfig(programs=10)
@@ -47,7 +47,7 @@ class Case:
     program: nc.ProgramConfig
     groups: tuple[Group, ...]
     threads: int | None = None
-    """CPU threads; None: as many as torch takes."""
+    """CPU threads; None: torch's default."""
     point: int | None = None
     """The value on a growth axis."""
 
@@ -57,20 +57,20 @@ class Case:
         return len(self.widths) > 2
 
     def program_bytes(self) -> int:
-        """What W_t of the whole batch takes in float32."""
+        """Size of W_t for the whole batch in float32."""
         return 4 * self.batch * self.widths[0] * self.widths[1]
 
     def without(self, skipped: Iterable[str]) -> Case:
         """Leave out groups by dtype, mode or direction."""
         return replace(self, groups=tuple(group for group in self.groups if not set(group[:3]) & set(skipped)))
 
-    def shortened(self) -> Case:
+    def quick(self) -> Case:
         """Compile only the program layer and its baseline: compilation takes longest."""
-        short = (g._replace(contenders=g.contenders[:2]) if g.mode in COMPILED else g for g in self.groups)
-        return replace(self, groups=tuple(short))
+        fewer = (g._replace(contenders=g.contenders[:2]) if g.mode in COMPILED else g for g in self.groups)
+        return replace(self, groups=tuple(fewer))
 
     def config(self) -> dict[str, Any]:
-        """All that defines the measurement, ready for JSON."""
+        """Everything that defines the measurement, ready for JSON."""
         return {
             "widths": list(self.widths),
             "batch": self.batch,
@@ -90,11 +90,11 @@ class Settings:
     seconds: float
     """Time for the repetitions of one contender in one group."""
     repetition: float
-    """A repetition calls often enough to last this long."""
+    """A repetition makes enough calls to last this many seconds."""
     limit: int
     """Bytes of W_t beyond which the materialising contender is skipped."""
     minimum: int = 10
-    """Repetitions at least, unless they would take longer than `slow` together; then at least three."""
+    """Minimum number of repetitions, or three if they would take more than `slow` seconds."""
     slow: float = 20.0
     check_rows: int = 8
     """Inputs on which results are compared; fewer for large layers."""
@@ -102,7 +102,7 @@ class Settings:
 
 
 def settings(device: Device, quick: bool) -> Settings:
-    """About 1.5 s a measurement on a CPU, 0.3 s on a GPU, 0.2 s where it is a quick look."""
+    """About 1.5 s per measurement on a CPU, 0.3 s on a GPU, 0.2 s with `quick`."""
     if device == "cuda":
         return Settings(device, 0.2 if quick else 0.3, 0.005, 24 * GIB)
     return Settings(device, 0.2 if quick else 1.5, 0.02, 4 * GIB)
@@ -122,8 +122,8 @@ def groups(
 ) -> tuple[Group, ...]:
     """The combinations, with the contenders that are compiled and captured.
 
-    Graphs hold forward and backward, and so does what is compiled in bfloat16: a GPU's time is short. Graphed layers do
-    not go with autocast.
+    To save GPU time, graphs and bfloat16 compilation are measured with backward only. Graphed layers do not support
+    autocast.
     """
     chosen = {"eager": LAYERS, "compiled": compiled, "wrapped": compiled, "graphed": compiled, "graph": captured}
     backward_only = {("graph", "float32"), ("graph", "bfloat16"), ("graphed", "float32"), ("compiled", "bfloat16")}
@@ -156,7 +156,7 @@ def cpu_cases() -> list[Case]:
 
 def cuda_cases() -> list[Case]:
     """Compilation takes seconds each time: only the program layer and its baseline are compiled, or graphed. A graph
-    would hold all that building W_t of a large batch needs."""
+    would keep all the memory that building W_t for a large batch needs."""
     both: tuple[Dtype, ...] = ("float32", "bfloat16")
     modes: tuple[Mode, ...] = ("eager", "compiled", "graphed", "graph")
     small = groups(both, modes, BOTH, compiled=LAYERS[:2])
@@ -174,6 +174,6 @@ QUICK = {"cpu": ("784x10", "784x10-single"), "cuda": ("784x10", "mlp-step")}
 
 
 def cases(device: Device, quick: bool = False) -> dict[str, Case]:
-    """The cases of a device by name; a quick look takes the small ones."""
+    """The cases of a device by name; only the small ones with `quick`."""
     found = {case.name: case for case in (cuda_cases() if device == "cuda" else cpu_cases())}
-    return {name: found[name].shortened() for name in QUICK[device]} if quick else found
+    return {name: found[name].quick() for name in QUICK[device]} if quick else found

@@ -1,4 +1,4 @@
-"""Whether a contender computes what it must, before it is timed."""
+"""Checks a contender's results before it is timed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .cases import Dtype
 from .contenders import Exact
 
 BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 3e-2}
-"""On ||found - exact|| / ||exact|| of outputs."""
+"""Bounds on ||found - exact|| / ||exact|| of outputs."""
 GRADIENTS = 10.0
-"""Times the bound: for the input's gradient, and for all parameters' gradients together. Which slot is most used, and
-in which step, can turn on a rounding; outputs do not jump there, gradients do."""
+"""Factor on the bound, for the input's gradient and for all parameters' gradients together. Rounding can change which
+slot is most used, and in which step; outputs are continuous there, gradients are not."""
 STACKED_GRADIENTS = 100.0
-"""The same for several layers under ReLUs: units near zero turn on and off by TF32's rounding. The plain MLP is off by
+"""The same for several layers with ReLUs: TF32 rounding turns units near zero on and off. The plain MLP is off by
 2.4% on an H200."""
 ONE_GRADIENT, NEGLIGIBLE = 0.5, 1e-3
-"""For the gradient of each parameter in float32, relative to its norm or to this share of all, whichever is larger.
-Some are small differences of large numbers: only gross mistakes show in a single one."""
+"""Bound for each parameter's gradient in float32, relative to its norm or to this share of all, whichever is larger.
+Some are small differences of large numbers, so only gross errors show."""
 
 
 class Refused(Exception):
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 def difference(found: Tensor | None, exact: Tensor) -> float:
-    """||found - exact||; infinite for a missing tensor or another shape."""
+    """||found - exact||; infinite for a missing tensor or a different shape."""
     if found is None or found.shape != exact.shape:
         return math.inf
     return float((found.double() - exact.double()).norm())
@@ -73,7 +73,7 @@ def compare(
     """The errors of a layer's results for a whole batch; raises `Refused` for wrong ones.
 
     Args:
-        exact: what must come out for some rows.
+        exact: the expected results for some rows.
         dtype: of the computation.
         y: outputs (N, d_out).
         x_grad, grads: after a backward in which only the rows of `exact` had a gradient.

@@ -1,4 +1,4 @@
-"""The layers that compete, and what each must compute: an exact answer on a few inputs, in float64."""
+"""The layers under comparison, and the expected results of each: exact on a few inputs, in float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
     "recoded": "recoded MLP",
 }
 _CANDIDATES = 256
-"""Inputs among which those of clear choices are looked for."""
+"""Inputs searched for those with clear choices."""
 
 
 class Skip(Exception):
@@ -32,7 +32,7 @@ class Skip(Exception):
 
 
 class Materialising(nn.Module):
-    """The released code's way: build W_t for every input, then multiply. It shares a program layer's parameters."""
+    """As in the released code: build W_t for every input, then multiply. It shares a program layer's parameters."""
 
     def __init__(self, layer: nc.Linear) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Materialising(nn.Module):
 
 
 class Exact(NamedTuple):
-    """What a contender must give for some of its inputs."""
+    """The expected results for some inputs."""
 
     rows: Tensor
     """Which inputs (n,)."""
@@ -54,7 +54,7 @@ class Exact(NamedTuple):
     x_grad: Tensor
     """(n, d_in)"""
     grads: dict[str, Tensor]
-    """Of the parameters, where only these inputs have a gradient."""
+    """Of the parameters, when only these inputs have a gradient."""
 
 
 class Subject(NamedTuple):
@@ -65,11 +65,11 @@ class Subject(NamedTuple):
     exact: Exact
 
 
-def awaken(module: nn.Module) -> None:
-    """Give weights that start at zero a value, and let residual and active program count alike.
+def randomise_zeros(module: nn.Module) -> None:
+    """Randomise weights that start at zero, and scale the residual to the size of the active program's output.
 
     A fresh program layer composes the same program for every input, and nearly all of its output comes from residual
-    and bias: a mistake in the composition would not show.
+    and bias: an error in the composition would not show.
     """
     with torch.no_grad():
         for parameter in module.parameters():
@@ -88,7 +88,7 @@ def awaken(module: nn.Module) -> None:
 
 
 def reference(layer: nc.Linear, x: Tensor) -> Tensor:
-    """The literal equations, one input after the other."""
+    """The literal equations, one input at a time."""
     return nc.reference.linear(dict(layer.named_parameters()), layer.config, x)
 
 
@@ -99,10 +99,10 @@ def multiplied(layer: nc.MixtureLinear | nc.StoredProgramLinear, x: Tensor) -> T
 
 
 def margin(layer: nn.Module, x: Tensor) -> Tensor:
-    """How far the choices that a layer makes for each input are from turning out otherwise (N,).
+    """How far a layer's choices for each input are from changing (N,).
 
-    A mixture chooses experts. A program layer chooses, at each step but the first, the least-used slots; where all are
-    chosen, or all but the most used, which gets no attention either way, there is nothing to choose.
+    A mixture chooses experts. A program layer chooses, at each step but the first, the least-used slots; there is no
+    choice if all are chosen, or all but the most used, which gets no attention either way.
     """
     if isinstance(layer, nc.MixtureLinear):
         ranked = linear(x, layer.gating_weight).topk(layer.config.active + 1).values
@@ -122,7 +122,7 @@ def margin(layer: nn.Module, x: Tensor) -> Tensor:
 def exact_answer(module: nn.Module, x: Tensor, grad: Tensor, count: int) -> Exact:
     """Values by an independent route (the reference, or built weights), gradients by autograd over torch operations.
 
-    The inputs are those whose choices rounding changes least: it may, and then the result differs rightly.
+    The inputs are those whose choices are least sensitive to rounding: another choice rightly changes the result.
     """
     twin = copy.deepcopy(module).double()
     layer = twin.layer if isinstance(twin, Materialising) else twin
@@ -152,13 +152,13 @@ class Contenders:
         self.built: dict[str, Subject] = {}
         torch.manual_seed(settings.seed)
         d_in, d_out = case.widths
-        # Values that bfloat16 holds exactly, so that both dtypes have the same right answer.
+        # Values that are exact in bfloat16, so that both dtypes have the same exact answer.
         self.x, self.grad = (
             torch.randn(case.batch, width).bfloat16().float().to(settings.device) for width in (d_in, d_out)
         )
 
     def subject(self, name: str) -> Subject:
-        """A contender by name; raises `Skip` where it does not fit."""
+        """A contender by name; raises `Skip` if it does not fit."""
         if name not in self.built:
             torch.manual_seed(self.settings.seed)
             module = self.build(name).eval()
@@ -188,7 +188,7 @@ class Contenders:
             module = nc.StoredProgramLinear(d_in, d_out, stored_program=STORED)
         else:
             raise ValueError(f"contender must be one of {', '.join(TITLES)}, got {name!r}")
-        awaken(module)
+        randomise_zeros(module)
         return module.to(self.settings.device)
 
 

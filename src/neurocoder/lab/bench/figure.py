@@ -18,7 +18,7 @@ from .growth import AXES, GROUP
 from .records import Record, spread
 
 STYLES = {"linear": ("#000000", "o"), "program": ("#0072B2", "s"), "materialising": ("#D55E00", "^")}
-"""Colours of Okabe and Ito, told apart by colour-blind readers, and a marker each."""
+"""Okabe and Ito's colours, safe for colour-blind readers, and a marker each."""
 
 
 def panel(axis: Any, record: Record) -> None:

@@ -57,7 +57,7 @@ def axis_cases(device: Device, axis: str) -> list[Case]:
 
 
 def config(device: Device, axis: str) -> dict[str, Any]:
-    """All that defines the measurement of an axis, ready for JSON."""
+    """Everything that defines the measurement of an axis, ready for JSON."""
     base = BASES[device]
     whole = case(device, axis, getattr(base, axis)).config()
     return whole | {"axis": axis, "points": points(device, axis), "base": base._asdict()}

@@ -1,4 +1,4 @@
-"""Timing: repetitions of all contenders of a group in turn, so that what disturbs the machine disturbs all alike."""
+"""Timing: the contenders of a group take turns, so that disturbances of the machine affect all alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def seconds_a_call(run: Run, calls: int) -> float:
+def seconds_per_call(run: Run, calls: int) -> float:
     """The mean over some calls: host clock on a CPU, events on a GPU."""
     if run.device == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -44,13 +44,13 @@ def seconds_a_call(run: Run, calls: int) -> float:
     return (time.perf_counter() - before) / calls
 
 
-def rehearse(run: Run) -> float:
-    """Warm up, and estimate the time of a call."""
-    estimate = seconds_a_call(run, 1)
+def warm_up(run: Run) -> float:
+    """Warm up, and estimate the time per call."""
+    estimate = seconds_per_call(run, 1)
     for _ in range(4):
         if estimate > 0.1:
             break
-        estimate = min(estimate, seconds_a_call(run, 3))
+        estimate = min(estimate, seconds_per_call(run, 3))
     run.clear()
     return max(estimate, 1e-7)
 
@@ -65,8 +65,8 @@ def plan(estimate: float, settings: Settings) -> tuple[int, int]:
 
 
 def interleave(runs: Sequence[Run], settings: Settings) -> dict[str, tuple[int, list[float]]]:
-    """For each run its calls a repetition and the seconds a call of every repetition."""
-    plans = {run.name: plan(rehearse(run), settings) for run in runs}
+    """For each run, its calls per repetition and the seconds per call of every repetition."""
+    plans = {run.name: plan(warm_up(run), settings) for run in runs}
     times: dict[str, list[float]] = {run.name: [] for run in runs}
     rounds = max((repetitions for _, repetitions in plans.values()), default=0)
     gc.disable()
@@ -79,7 +79,7 @@ def interleave(runs: Sequence[Run], settings: Settings) -> dict[str, tuple[int, 
                     continue  # fewer repetitions than rounds: spread over them
                 if calls > 1:
                     run()  # bring its data back into the caches
-                times[run.name].append(round(seconds_a_call(run, calls), 9))
+                times[run.name].append(round(seconds_per_call(run, calls), 9))
                 run.clear()
     finally:
         gc.enable()
@@ -87,7 +87,7 @@ def interleave(runs: Sequence[Run], settings: Settings) -> dict[str, tuple[int, 
 
 
 def peak_bytes(run: Run) -> int | None:
-    """The most memory that one call holds above what was there before; only a GPU's allocator tells."""
+    """Peak memory of one call above what was allocated before; only known on a GPU."""
     if run.device != "cuda" or run.group.mode in ("graph", "graphed"):  # graphs have memory of their own
         return None
     run.clear()
@@ -102,7 +102,7 @@ def peak_bytes(run: Run) -> int | None:
 
 
 def ready(name: str, make: Callable[[], Run], entry: Measurement) -> Run | None:
-    """Build, call for the first time, check; the entry says what came of it."""
+    """Build, call once and check; the entry records the result."""
     try:
         run = make()
         before = time.perf_counter()
@@ -127,7 +127,7 @@ def ready(name: str, make: Callable[[], Run], entry: Measurement) -> Run | None:
 
 
 def free(group: Group, device: str) -> None:
-    """Forget compiled code and give back graph pools and caches."""
+    """Drop compiled code and release graph pools and caches."""
     if group.mode in COMPILED:
         torch.compiler.reset()
     gc.collect()
@@ -177,7 +177,7 @@ def summary(entries: Sequence[Measurement]) -> str:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """A number of CPU threads inside the block."""
+    """Set the number of CPU threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

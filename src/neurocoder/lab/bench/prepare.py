@@ -1,4 +1,4 @@
-"""What is done once before measuring: compile GPU kernels in parallel, start the compiler in an empty cache."""
+"""Preparation before measuring: compile GPU kernels in parallel, start the compiler in an empty cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .cases import Case
 
 @contextmanager
 def environment(**variables: str) -> Iterator[None]:
-    """Environment variables inside the block."""
+    """Set environment variables inside the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -35,7 +35,7 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def empty_compile_cache() -> Iterator[None]:
-    """Own caches for `torch.compile` and Triton inside the block, so that first calls are true first calls."""
+    """Empty caches for `torch.compile` and Triton inside the block, so that first calls are true first calls."""
     with (
         tempfile.TemporaryDirectory(prefix="neurocoder-bench-", ignore_cleanup_errors=True) as folder,
         environment(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", TRITON_CACHE_DIR=f"{folder}/triton"),
@@ -44,7 +44,7 @@ def empty_compile_cache() -> Iterator[None]:
 
 
 def start_compiler(device: str) -> None:
-    """Compile something small, so that the first contender does not pay for the compiler's own start."""
+    """Compile something small, so that the first contender does not pay for starting the compiler."""
     weight = torch.ones(8, device=device, requires_grad=True)
     torch.compile(lambda tensor: (tensor.sin() * 2).sum())(weight).backward()
     torch.compiler.reset()
@@ -66,8 +66,8 @@ def run_once(case: Case) -> None:
 
 
 def compile_kernels(cases: Iterable[Case]) -> int:
-    """Run the program layers of all cases once, side by side in other processes: what they compile stays in Triton's
-    cache on disk. Returns for how many cases that failed; they compile when they are measured."""
+    """Run the program layers of all cases once, in parallel processes: the compiled kernels stay in Triton's cache
+    on disk. Returns the number of cases that failed; those compile when they are measured."""
     distinct = list({(case.program, case.widths, case.batch): case for case in cases}.values())
     workers = min(len(distinct), (os.cpu_count() or 1) - 1)
     if workers < 2:

@@ -1,4 +1,4 @@
-"""Records: one JSON file for each device and case, written whole or not at all."""
+"""Records: one JSON file for each device and case, written atomically."""
 
 from __future__ import annotations
 
@@ -76,18 +76,18 @@ def describe(device: str, commit: str | None) -> Record:
 
 
 def now() -> str:
-    """The time of day, to the second."""
+    """The current time, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def write(path: Path, record: Record) -> None:
-    """Write whole or not at all."""
+    """Atomic write."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def _repetitions(seconds: Any) -> bool:
-    """Whether these are times."""
+    """Whether these are valid times."""
     listed = isinstance(seconds, list) and len(seconds) > 0
     return listed and all(isinstance(value, float) and math.isfinite(value) and value > 0 for value in seconds)
 
@@ -110,7 +110,7 @@ def _problem(record: Any) -> str | None:
 
 
 def read(path: Path, log: Callable[[str], None]) -> Record | None:
-    """A record, or None where there is none; a damaged one is reported and set aside."""
+    """A record, or None if there is none; a damaged one is reported and set aside."""
     try:
         record: Any = json.loads(path.read_text())
         problem = _problem(record)
@@ -125,7 +125,7 @@ def read(path: Path, log: Callable[[str], None]) -> Record | None:
 
 
 def read_all(output: Path, log: Callable[[str], None]) -> Iterator[Record]:
-    """Every sound record, device by device."""
+    """Every valid record, device by device."""
     for path in sorted(output.glob("*/*.json")):
         record = read(path, log)
         if record is not None:

@@ -1,4 +1,4 @@
-"""The page and the terminal's tables, from records alone."""
+"""The page and the tables on the terminal, from records only."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .records import Record, read_all, spread
 DEVICES: dict[Device, str] = {"cpu": "CPU", "cuda": "CUDA"}
 INTRODUCTION = """# Benchmarks
 
-What a program layer (`nc.Linear`) costs beside `nn.Linear`, beside the way of the released code (build `W_t` for
-every input, then multiply) and beside two baselines that keep whole weights (`nc.MixtureLinear`, 10 experts of which
-2 answer; `nc.StoredProgramLinear`, 10 programs). `neurocoder.lab.bench` builds this page from the records under
+The cost of a program layer (`nc.Linear`) compared with `nn.Linear`, with the released code's method (build `W_t` for
+every input, then multiply) and with two baselines that keep whole weights (`nc.MixtureLinear`, 2 of 10 experts
+active; `nc.StoredProgramLinear`, 10 programs). `neurocoder.lab.bench` builds this page from the records under
 `results/bench`:
 
     make bench                       # measure what has no record yet
     make bench ARGS="--again"        # measure everything on this machine
-    make bench ARGS="--quick"        # a look at the small cases
+    make bench ARGS="--quick"        # only the small cases
     make bench ARGS="--report"       # build this page and its figures
 
-**How it is measured.** Contenders take turns, repetition by repetition, in one process; a repetition is as many calls
-as last 20 ms on a CPU (host clock) or 5 ms on a GPU (events). Times are medians between quartiles (in brackets); a
+**How it is measured.** Contenders take turns, repetition by repetition, in one process; a repetition makes enough
+calls to last 20 ms on a CPU (host clock) or 5 ms on a GPU (events). Times are medians with quartiles in brackets; a
 ratio's brackets run from lower over upper to upper over lower quartile. *forward* is in inference mode;
-*forward+backward* has gradients to all parameters and to the input, set to None before each call. *compiled* is
+*forward+backward* computes gradients of all parameters and the input, set to None before each call. *compiled* is
 `torch.compile(fullgraph=True)`, *compiled, C++ wrapper* the same with `options={"cpp_wrapper": True}`, and *first
-call* what compilation takes with an empty cache. *graphed* is
+call* the compilation time with an empty cache. *graphed* is
 `layer = torch.cuda.make_graphed_callables(layer, (x,))`: forward and backward each replay a CUDA graph inside an eager
 loop. *CUDA graph* is one graph of the whole call. Float32 on a GPU may use
 TF32 (`torch.backends.cuda.matmul.allow_tf32 = True`); bfloat16 is autocast over float32 parameters. Memory is the
@@ -41,9 +41,9 @@ peak of one call above what was allocated before it, in 10^9 bytes. Inputs are r
 that small ones stay in the caches, for all contenders alike. Layers are in eval mode (no noise in the mixture); K =
 5, and l_I = 5.
 
-**Nothing wrong is timed.** Before it is timed, each contender's outputs on some inputs are compared with float64: the
+**Only correct results are timed.** First, each contender's outputs on some inputs are compared with float64: the
 program layer's, and those of building `W_t`, with the literal equations (`neurocoder.reference`), the others' with
-their own built weights. Over a relative error of 1e-3 in float32 (TF32) or 3e-2 in bfloat16 there is no time, and
+their own built weights. Above a relative error of 1e-3 in float32 (TF32) or 3e-2 in bfloat16, no time is recorded and
 the command fails. Gradients are compared with float64 autograd, at ten times these bounds.
 """
 
@@ -61,7 +61,7 @@ class Target(NamedTuple):
     contender: str = "program"
     memory: bool = False
     one_line: bool = False
-    """Take the fastest of the modes that a user gets by one line, and compare with the baseline in eager mode and in
+    """Take the fastest of the modes that take one line of user code, and compare with the baseline in eager mode and in
     the mode that is fastest for it."""
 
 
@@ -80,7 +80,7 @@ TARGETS = (
 
 
 class Found(NamedTuple):
-    """What was measured beside a target."""
+    """What was measured for a target."""
 
     mode: str
     text: str
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
 
 def measured(target: Target, record: Record | None) -> Found:
-    """The number beside a target."""
+    """The number measured for a target."""
     fields = {"contender": target.contender, "dtype": "float32", "mode": target.mode, "direction": target.direction}
     entry = None if record is None else tables.find(record, **fields)
     if record is None or entry is None:
@@ -115,14 +115,14 @@ def measured(target: Target, record: Record | None) -> Found:
 
 
 def verdict(target: Target, value: float | None) -> str:
-    """How a number stands to its target."""
+    """How a number compares with its target."""
     if value is None:
         return ""
     return "aim met" if value <= target.aim else "bar met" if value <= target.bar else "**bar missed**"
 
 
 def target_table(found: Sequence[Record]) -> list[list[str]]:
-    """Bars and aims beside what was measured."""
+    """Bars, aims and what was measured."""
     by_name = {(record["device"], record["case"]): record for record in found}
     table = [["device", "case", "mode", "bar", "aim", "measured", ""]]
     for target in TARGETS:
@@ -144,7 +144,7 @@ def ordered(found: Sequence[Record], device: Device) -> tuple[list[Record], list
 
 
 def machines(found: Sequence[Record]) -> list[str]:
-    """Where and with what the records were made; one line for all, as long as it was the same."""
+    """Where and with what the records were made; one line for all if it was the same."""
     lines: dict[str, tuple[list[str], float]] = {}
     for record in found:
         hardware, versions = record["hardware"], record["versions"]
@@ -199,9 +199,9 @@ def page(found: Sequence[Record], figures: dict[Device, str]) -> str:
     """The whole page."""
     parts = [INTRODUCTION.strip(), "## Bars and aims"]
     parts.append(
-        "Of this project, for `nc.Linear` in float32: time as a ratio to `nn.Linear` in the same mode. For one input, "
-        "and for the larger layers on a GPU, the mode is the fastest that one line of the user's gives, and the ratio "
-        "is to `nn.Linear` in eager mode; beside it, to `nn.Linear` in the mode that is fastest for that."
+        "Targets of this project for `nc.Linear` in float32: time over that of `nn.Linear` in the same mode. For one "
+        "input, and for the larger layers on a GPU, the mode is the fastest that takes one line of user code, and the "
+        "ratio is to `nn.Linear` in eager mode, then to `nn.Linear` in its own fastest mode."
     )
     parts.append(tables.markdown(target_table(found)))
     for device in DEVICES:
@@ -214,7 +214,7 @@ def page(found: Sequence[Record], figures: dict[Device, str]) -> str:
 
 
 def build(output: Path, docs: Path, log: Log) -> int:
-    """Write the page and its figures; the exit status."""
+    """Write the page and its figures; returns the exit status."""
     found = list(read_all(output, log))
     if not found:
         log(f"no records under {output}: measure first")

@@ -1,4 +1,4 @@
-"""A contender made ready to be called again and again: eager, compiled, or captured in a CUDA graph."""
+"""A contender ready to be called repeatedly: eager, compiled, or captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import neurocoder as nc
 
 from .cases import COMPILED, Case, Group, Settings
 from .check import BOUNDS, STACKED_GRADIENTS, Refused, compare, compare_gradients, error, require
-from .contenders import Subject, awaken, plain, recoded, reference
+from .contenders import Subject, plain, randomise_zeros, recoded, reference
 
 INPUT = "(input)"
 
@@ -33,14 +33,14 @@ class Run:
         raise NotImplementedError
 
     def check(self) -> dict[str, float]:
-        """Run once and compare; the relative errors, or `Refused`."""
+        """Run once and compare; returns the relative errors or raises `Refused`."""
         raise NotImplementedError
 
     def __call__(self) -> Any:
         return self.call()
 
     def prepare(self) -> None:
-        """Record the work in a CUDA graph where the group asks for it. Replays fill the tensors of the recording."""
+        """Capture the work in a CUDA graph if the group asks for it. Replays write to the captured tensors."""
         if self.group.mode != "graph":
             return
         stream = torch.cuda.Stream()
@@ -67,11 +67,11 @@ class Run:
             leaf.grad = None
 
     def gradients(self) -> dict[str, Tensor | None]:
-        """Of the last call, by the leaf's name."""
+        """Of the last call, by name of the leaf."""
         return self.held or {name: leaf.grad for name, leaf in self.leaves.items()}
 
-    def poisoned(self) -> None:
-        """Overwrite what a graph has written, so that a result that it does not write again shows."""
+    def poison(self) -> None:
+        """Overwrite a graph's results with NaN, so that one that it fails to write again shows."""
         if self.held is not None:
             with torch.no_grad():
                 for tensor in (*self(), *self.held.values()):
@@ -79,7 +79,7 @@ class Run:
                         tensor.fill_(float("nan"))
 
     def autocast(self) -> torch.autocast:
-        """bfloat16 where the group asks for it."""
+        """bfloat16 if the group asks for it."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.group.dtype == "bfloat16")
 
 
@@ -115,7 +115,7 @@ class LayerRun(Run):
         before, rows = self.grad.clone(), self.exact.rows
         self.grad.zero_()
         self.grad[rows] = before[rows]
-        self.poisoned()
+        self.poison()
         (y,) = self()
         gradients = dict(self.gradients())
         self.grad.copy_(before)
@@ -129,7 +129,7 @@ class StepRun(Run):
     def __init__(self, name: str, case: Case, group: Group, settings: Settings) -> None:
         torch.manual_seed(settings.seed)
         module = (recoded if name == "recoded" else plain)(case)
-        awaken(module)
+        randomise_zeros(module)
         x, labels = torch.randn(case.batch, case.widths[0]), torch.randint(case.widths[-1], (case.batch,))
         self.x, self.labels, self.rows = (
             x.to(settings.device),
@@ -140,7 +140,7 @@ class StepRun(Run):
         self.optimiser = torch.optim.Adam(self.module.parameters(), 1e-4, fused=True, capturable=self.device == "cuda")
 
     def loss(self, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The task loss, plus what coded layers add; and the logits."""
+        """The task loss plus the coded layers' auxiliary loss, and the logits."""
         logits = module(x)
         task = cross_entropy(logits, self.labels)
         return (task + nc.auxiliary_loss(module) if self.name == "recoded" else task), logits
@@ -154,7 +154,7 @@ class StepRun(Run):
         return loss.detach(), logits.detach()
 
     def check(self) -> dict[str, float]:
-        self.poisoned()
+        self.poison()
         self.clear()
         before = {name: leaf.detach().clone() for name, leaf in self.leaves.items()}
         twin: Any = copy.deepcopy(self.module).double()

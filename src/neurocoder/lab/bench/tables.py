@@ -18,7 +18,7 @@ MODES = {
     "graph": "CUDA graph",
 }
 ONE_LINE = ("eager", "compiled", "wrapped", "graphed")
-"""Modes that a user gets by one line; a CUDA graph of a whole step takes several."""
+"""Modes that take one line of user code; a CUDA graph of a whole step takes several."""
 DIRECTIONS = ("forward", "forward+backward", "step")
 
 
@@ -56,7 +56,7 @@ def title(record: Record) -> str:
     kind = f"{widths[0]}x{widths[1]}" if len(widths) == 2 else f"training step, MLP {'-'.join(map(str, widths))}"
     inputs = "one input" if config["batch"] == 1 else f"batch {config['batch']}"
     threads = f", {config['threads']} thread" if config["threads"] else ""
-    quick = ", a quick look" if record["settings"].get("quick") else ""
+    quick = ", quick" if record["settings"].get("quick") else ""
     return f"{kind}, {sizes}{'' if program['residual'] else ', no residual'}, {inputs}{threads}{quick}"
 
 
@@ -84,7 +84,7 @@ def fastest(record: Record, entry: Entry, contenders: Iterable[str]) -> Entry | 
 
 
 def cell(record: Record, entry: Entry | None) -> str:
-    """A time for a baseline, a ratio for another contender, or what became of it."""
+    """A time for a baseline, a ratio for another contender, or the status."""
     if entry is None:
         return ""
     if entry["status"] != "measured":
@@ -141,6 +141,6 @@ def text(table: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(table: Iterable[Sequence[str]]) -> str:
-    """A table of a page."""
+    """A Markdown table."""
     head, *body = [f"| {' | '.join(row)} |" for row in table]
     return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *body])

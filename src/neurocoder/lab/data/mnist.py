@@ -1,4 +1,4 @@
-"""MNIST, whole: the four published files, from a folder of yours or from the package (CC BY-SA 3.0, see NOTICE)."""
+"""MNIST: the four published files, from your own folder or from the package (CC BY-SA 3.0, see NOTICE)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 PACKAGED = Path(__file__).parent / "mnist"
 LAYOUTS = ("mnist", "MNIST/raw", "MNIST", ".")
-"""Where the files may lie in a folder of data sets."""
+"""Where the files may be in a folder of data sets."""
 MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-"""Of the unpacked files."""
+"""MD5 of the unpacked files."""
 
 
 class Digits(NamedTuple):
@@ -32,12 +32,12 @@ class Digits(NamedTuple):
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    """A file of the data set, packed or not."""
+    """A file of the data set, compressed or not."""
     return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
 def folder() -> Path:
-    """Where MNIST is: below `NEUROCODER_DATA` where that is set, else in the package."""
+    """Where MNIST is: under `NEUROCODER_DATA` if set, else in the package."""
     root = os.environ.get("NEUROCODER_DATA")
     if not root:
         return PACKAGED
@@ -48,7 +48,7 @@ def folder() -> Path:
             return Path(root) / layout
     raise FileNotFoundError(
         f"there is no MNIST in {root} (NEUROCODER_DATA or --data-root): {next(iter(MD5))}[.gz] and its three "
-        f"companions may lie in {', '.join(LAYOUTS)}; without that folder the packaged copy is used"
+        f"companions may be in {', '.join(LAYOUTS)}; without that folder the packaged copy is used"
     )
 
 

@@ -1,8 +1,8 @@
-"""Sequences of polynomial chunks, and what of them can be predicted.
+"""Sequences of polynomial chunks, and how well they can be predicted.
 
-A sequence has `chunks` polynomials of degree 2 to 10 with coefficients in [-1, 1], each seen at `points` consecutive
-places x; x runs from -5 to 5 over the whole sequence. Polynomials are evaluated at x / 5, where |y| <= 11: at x itself
-they would reach 5^10, and the ends of a sequence would be all of the error.
+A sequence has `chunks` polynomials of degree 2 to 10 with coefficients in [-1, 1], each sampled at `points`
+consecutive x; x runs from -5 to 5 over the whole sequence. Polynomials are evaluated at x / 5, where |y| <= 11: at x
+itself they would reach 5^10, and the ends of a sequence would dominate the error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Family:
 
     chunks: int = 5
     points: int = 20
-    """In each chunk."""
+    """Points per chunk."""
     noise: float = 0.0
     """Standard deviation of the Gaussian noise on y, in the inputs and in the targets."""
 
@@ -78,7 +78,7 @@ class Family:
     def features(self) -> Tensor:
         """`phi (chunks, points, 11)` with `E[y_i y_j] = phi_i . phi_j` for points of one chunk, without noise.
 
-        A coefficient is there with the probability that the degree is at least its power, and has variance 1/3.
+        A coefficient is present with the probability that the degree is at least its power, and has variance 1/3.
         """
         low, high = DEGREES
         powers = torch.arange(high + 1, dtype=torch.float64)
@@ -88,8 +88,8 @@ class Family:
     def floor(self) -> float:
         """The mean square error that no predictor can avoid: "first-point floor".
 
-        Nothing seen before tells of the first point of a chunk: at best it is predicted as 0, its mean, which costs its
-        variance. Everywhere the noise costs its own.
+        Nothing seen before predicts the first point of a chunk: the best prediction is 0, its mean, and costs its
+        variance. The noise adds its own variance everywhere.
         """
         first = self.features()[:, 0].square().sum()
         return first.item() / self.length + self.noise**2
@@ -104,25 +104,25 @@ class Family:
         for chunk, phi in enumerate(self.features()):
             noise = self.noise * torch.eye(self.points, dtype=torch.float64)
             factor = torch.linalg.qr(torch.cat((phi, noise), dim=-1).T, mode="r").R
-            # the Cholesky factor of the second moments, transposed: its diagonal is what is new in each point
+            # the Cholesky factor of the second moments, transposed: its diagonal is the innovation at each point
             errors[chunk, : len(factor)] = factor.diagonal().square()
         return errors.flatten()
 
     def realised_floor(self, sequences: Sequences) -> float:
-        """The first-point floor of these very sequences: the error of predicting 0 at the first points of chunks and
-        the noiseless y elsewhere. Its expectation is `floor`; errors above it do not carry the chance of the sample."""
+        """The first-point floor of these sequences: the error of predicting 0 at the first points of chunks and
+        the noiseless y elsewhere. Its expectation is `floor`; errors above it are free of sampling noise."""
         first = self.first_points().to(sequences.y.device)
         return (sequences.y - sequences.clean * ~first).double().square().mean().item()
 
 
 def generator(role: Role, seed: int, block: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
-    """A source of random numbers of its own for each role, seed and block."""
+    """A separate random generator for each role, seed and block."""
     words = np.random.SeedSequence([ROLES.index(role), seed, block]).generate_state(2)
     return torch.Generator(device).manual_seed(int(words[0]) << 31 | int(words[1]) >> 1)
 
 
 def network_input(places: Tensor, y: Tensor) -> Tensor:
-    """What the network is fed at each time: `(x_t / 5, y_{t-1})`, with `y_0 = 0`: (N, T) -> (N, T, 2)."""
+    """The network's input at each time step: `(x_t / 5, y_{t-1})`, with `y_0 = 0`: (N, T) -> (N, T, 2)."""
     return torch.stack((places.expand_as(y), pad(y[..., :-1], (1, 0))), dim=-1)
 
 

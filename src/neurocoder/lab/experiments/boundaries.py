@@ -1,9 +1,9 @@
-"""How well a signal inside the network tells where chunks begin.
+"""How well a signal inside the network detects where chunks begin.
 
-The network is fed `(x_t, y_{t-1})`. That a chunk begins at t0 can show in the network at two times: at t0, since chunks
-begin at the same places x in every sequence, so that the network may learn where; and at t0 + 1, when the first y of
-the chunk is fed. These two times of each chunk are told from the rest of it by a score, the higher the better. The
-first chunk is left out: there the network starts.
+The network is fed `(x_t, y_{t-1})`. The beginning of a chunk at t0 can show in the network at two times: at t0, since
+chunks begin at the same x in every sequence and the network may learn where; and at t0 + 1, when the first y of the
+chunk is fed. A good score is higher at these two times than in the rest of the chunk. The first chunk is left out: the
+network starts there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scores = NDArray[np.float64]
 
 
 def auc(positive: Scores, negative: Scores) -> float:
-    """The chance that a positive scores higher than a negative, ties counted half; nan where either is missing."""
+    """The chance that a positive scores higher than a negative, ties counted half; nan if either is empty."""
     if not len(positive) or not len(negative):
         return math.nan
     ranks = rankdata(np.concatenate((positive, negative)))[: len(positive)]
@@ -28,13 +28,13 @@ def auc(positive: Scores, negative: Scores) -> float:
 
 
 def rank_correlation(first: Scores, second: Scores) -> float:
-    """Spearman's; nan where one of them is constant."""
+    """Spearman's; nan if one of them is constant."""
     ranks = [rankdata(values) for values in (first, second)]
     return math.nan if any(np.ptp(r) == 0 for r in ranks) else float(np.corrcoef(*ranks)[0, 1])
 
 
 def change(signal: Tensor) -> Scores:
-    """Distance from the time before: (N, T, ...) -> (N, T), 0 at the first time."""
+    """Distance from the previous time step: (N, T, ...) -> (N, T), 0 at the first time."""
     distance = signal.diff(dim=1).flatten(2).norm(dim=-1).double().cpu().numpy()
     return np.pad(distance, ((0, 0), (1, 0)))
 
@@ -58,7 +58,7 @@ class Positions:
 
 
 def judge(scores: Mapping[str, Scores], points: int) -> dict[str, dict[str, float]]:
-    """What each score (N, T) tells of the beginnings of chunks; `jump` is among the scores.
+    """How well each score (N, T) detects the beginnings of chunks; `jump` is among the scores.
 
     Returns:
         for each score the AUC `first` (at the first point of a chunk), `second` (one later), `either` (the maximum of

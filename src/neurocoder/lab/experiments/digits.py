@@ -1,7 +1,7 @@
 """Digits (paper, section 4.1 and Figure 4): a linear Main Network on MNIST, recoded.
 
 A Neurocoder reads a fixed random projection of the image to 200 numbers and composes its 200 x 10 weight for each
-image. Beside it stand the linear classifier on all 784 pixels and a small MLP on the same projection.
+image. The baselines are a linear classifier on all 784 pixels and a small MLP on the same projection.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from .digits_variants import PROGRAMS, VARIANTS, build_model
 from .experiment import Batch, Task
 
 HELD_OUT = 10_000
-"""Training images kept for validation; also how many of the others the training error is measured on."""
+"""Training images kept for validation; also the number of others that the training error is measured on."""
 
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """How the digits are learnt."""
+    """How to train on the digits."""
 
     epochs: int = 20
     """Passes over the training images."""
     batch: int = 128
-    """Images in a batch; an incomplete last batch of an epoch is left out."""
+    """Images per batch; an incomplete last batch is dropped."""
     optimiser: Literal["adam", "sgd"] = "adam"
     """Adam with torch's other defaults, or plain SGD."""
     learning_rate: float = 5e-3
-    """At the first step."""
+    """Initial learning rate."""
     decay: Literal["cosine", "none"] = "cosine"
-    """How the learning rate falls over the run: to zero along a half cosine, or not at all."""
+    """Learning-rate schedule: cosine decay to zero, or constant."""
     validation: bool = False
-    """Hold out the last 10,000 training images and measure errors there; the test set is not read."""
+    """Hold out the last 10,000 training images and evaluate on them; the test set is not read."""
     train_images: int | None = None
-    """Learn from the first so many training images only."""
+    """Train on only this many images, the first ones; None: all."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "train_images"):
@@ -69,7 +69,7 @@ class DigitsConfig:
 
 
 class ShuffledDigits:
-    """Images and labels in batches; a block is an epoch in an order of its own."""
+    """Images and labels in batches; a block is an epoch in its own order."""
 
     def __init__(self, x: Tensor, y: Tensor, batch: int, seed: int) -> None:
         self.x, self.y, self.seed = x, y, seed
@@ -77,7 +77,7 @@ class ShuffledDigits:
         self.order = torch.zeros(self.steps, batch, dtype=torch.int64, device=x.device)
 
     def fill(self, block: int) -> None:
-        """Shuffle, by the seed and the block's number alone."""
+        """Shuffle, from only the seed and the block number."""
         state = np.random.SeedSequence((self.seed, block)).generate_state(1, np.uint64)
         generator = torch.Generator(self.x.device).manual_seed(int(state[0]))
         shuffled = torch.randperm(len(self.x), generator=generator, device=self.x.device)
@@ -90,18 +90,18 @@ class ShuffledDigits:
 
 
 def pixels(digits: mnist.Digits) -> Tensor:
-    """Flattened images (N, 784) of zero mean and unit variance over the training set."""
+    """Flattened images (N, 784) with zero mean and unit variance over the training set."""
     return (digits.images.flatten(1).float() / 255 - 0.1307) / 0.3081
 
 
 def on_device(train: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The training or test images (N, 784) and labels (N,), once for all runs of a process."""
+    """The training or test images (N, 784) and labels (N,), loaded once per process."""
     return _on_device(train, device, mnist.folder())
 
 
 @lru_cache(maxsize=2)
 def _on_device(train: bool, device: torch.device, folder: Path) -> tuple[Tensor, Tensor]:
-    """`folder` is where `mnist.load` finds them: another one means other images."""
+    """`folder`, where `mnist.load` finds them, is part of the cache key."""
     digits = mnist.load(train)
     return pixels(digits).to(device), digits.labels.to(device)
 
@@ -113,7 +113,7 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def error(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Wrong answers, in percent."""
+    """Error rate, in percent."""
     return 100 * int((model(x).argmax(1) != y).sum()) / len(y)
 
 
@@ -145,7 +145,7 @@ class Digits:
             held_out = on_device(False, device)
         x, y = x[: config.train_images], y[: config.train_images]
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            torch.default_generator.manual_seed(seed)  # the CPU's alone, where the model is drawn
+            torch.default_generator.manual_seed(seed)  # the CPU's only: the model is initialised there
             model = build_model(variant).to(device)
         stream = ShuffledDigits(x, y, config.batch, seed)
         steps = config.epochs * stream.steps

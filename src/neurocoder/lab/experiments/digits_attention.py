@@ -1,4 +1,4 @@
-"""What the digits experiment shows of its attention (Figure 4b to d), from its records."""
+"""The attention of the digits experiment (Figure 4b to d), from its records."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SHOWN = {"single-30": "single-step", "multi-10": "multi-step"}
 
 GRID = "Attention over the slots of M_U, mean over the images of each digit: slots downwards, first components across."
 PATTERNS = (
-    "The patterns of each component, as many as have the largest silhouette (silh.): a column is the mean attention of "
-    f"the images that follow it, below it their share in percent. From a silhouette of {DISTINCT} they are distinct. "
-    "expl.: the share of the variance that they explain."
+    "The patterns of each component, in the number with the largest silhouette (silh.). A column is the mean attention "
+    "of the images that follow the pattern, with their share in percent below. Patterns are distinct if the "
+    f"silhouette is at least {DISTINCT}. expl.: the share of the variance that they explain."
 )
 TREE = (
     "The binary decision tree of the single-step model. Each digit takes the path that most of its images take, "
-    "through the two patterns of each component. An edge carries the share of its digits' images that take this turn, "
-    "of those that came so far; below each digit stands the share of its images on the whole path."
+    "through the two patterns of each component. An edge shows the share of its digits' images that take this turn, "
+    "among those that reached it; below each digit is the share of its images on the whole path."
 )
 
 
 def section(records: Sequence[Record], paper: Mapping[str, Any]) -> Section | None:
-    """Of any subset of the records of one preset; None where no attention was observed."""
+    """From any subset of the records of one preset; None if no attention was observed."""
     seen: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.seed):
         if record.variant in SHOWN and record.observations:
@@ -60,7 +60,7 @@ def section(records: Sequence[Record], paper: Mapping[str, Any]) -> Section | No
 
 
 def named(variant: str) -> str:
-    """As in titles."""
+    """The name in titles."""
     return f"{SHOWN[variant]}, {PROGRAMS[variant].slots} slots"
 
 
@@ -84,9 +84,9 @@ def pattern_table(seen: Mapping[str, Sequence[Record]]) -> Table:
         headings=["model", "component", "best number", "its silhouette", "distinct", "two explain, %"],
         rows=rows,
         caption=(
-            f"Patterns are groups, by k-means, of one component's attention vectors. Of 2 to {MOST} groups the best "
-            f"number has the largest mean silhouette; they are distinct where that is at least {DISTINCT}, else the "
-            "attention varies as a continuum and counts as 1. Two explain: the share of the variance that lies between "
+            f"Patterns are groups, by k-means, of one component's attention vectors. The best number, 2 to "
+            f"{MOST}, has the largest mean silhouette. Groups are distinct if that is at least {DISTINCT}; else the "
+            "attention varies continuously and counts as 1. Two explain: the share of the variance that lies between "
             "two groups."
         ),
     )
@@ -110,7 +110,7 @@ def findings(variant: str, runs: Sequence[Record], paper: Mapping[str, Any]) -> 
 
 
 def leaves(runs: Sequence[Record]) -> str:
-    """Which digits the tree keeps together, and how far it can be trusted."""
+    """Which digits share a leaf of the tree, and how reliable it is."""
     ways = [[turns(paths) for paths in run.observations["paths"]] for run in runs]
     together: dict[tuple[int, ...], list[str]] = {}
     for digit, way in enumerate(ways[0]):

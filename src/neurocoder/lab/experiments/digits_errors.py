@@ -1,4 +1,4 @@
-"""What the digits experiment shows of its errors (Figure 4a), from its records."""
+"""The errors of the digits experiment (Figure 4a), from its records."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CURVES = {
     3: ["P6-H3-J1", "P6-H3-J5"],
     4: ["P10-H4-J1", "P10-H4-J5"],
 }
-"""Variants that differ in J alone, by H."""
+"""Variants that differ only in J, by H."""
 
 
 def section(records: Sequence[Record], paper: Mapping[str, Any]) -> Section | None:
-    """Of any subset of the records of one preset; None where there are none."""
+    """From any subset of the records of one preset; None if there are none."""
     if not records:
         return None
     text = (gain(records, paper), steps(records), heads(records), count(paper), beside_mlp(records))
     caption = (
         f"{measure(records).capitalize()} against the number of steps J: mean, standard deviation (band) and single "
-        "seeds (dots). Beside the curve of the paper's configuration (H=1) smaller models with three and four heads."
+        "seeds (dots). Besides the paper's configuration (H=1): smaller models with three and four heads."
     )
     draw = partial(plots.error_over_steps, curves(records), levels(records), measure(records))
     return Section(
@@ -50,17 +50,17 @@ def measure(records: Sequence[Record]) -> str:
 
 
 def errors(records: Sequence[Record], variant: str) -> list[float]:
-    """In percent, one a seed."""
+    """In percent, one per seed."""
     return list(by_seed(records, variant, "error").values())
 
 
 def mean(records: Sequence[Record], variant: str) -> str:
-    """The mean error, in words."""
+    """The mean error as text."""
     return f"{fmean(errors(records, variant)):.2f}%"
 
 
 def parameters(records: Iterable[Record], variant: str) -> int:
-    """In all, as counted when it ran."""
+    """In total, as counted in the run."""
     return next(record.parameters["total"] for record in records if record.variant == variant)
 
 
@@ -96,11 +96,11 @@ class Fall(NamedTuple):
 
     words: str
     clear: bool | None
-    """Whether it is lower (True) or higher (False); None where the 95% interval holds zero or cannot be had."""
+    """Whether it is lower (True) or higher (False); None if the 95% interval contains zero or there is none."""
 
 
 def fall(records: Sequence[Record], high: str, low: str) -> Fall | None:
-    """From the error of `high` to that of `low`; None where they share no seed."""
+    """From the error of `high` to that of `low`; None if they share no seed."""
     found = differences(by_seed(records, high, "error"), by_seed(records, low, "error"))
     if not found:
         return None
@@ -109,11 +109,11 @@ def fall(records: Sequence[Record], high: str, low: str) -> Fall | None:
     if less.interval is None:
         return Fall(f"{words}, one seed", None)
     start, end = less.interval
-    return Fall(f"{words}; 95% interval of the fall {start:.2f} to {end:.2f}, {less.n} seeds", less.sign)
+    return Fall(f"{words}; 95% interval of the reduction {start:.2f} to {end:.2f}, {less.n} seeds", less.sign)
 
 
 def paired(records: Sequence[Record], *variants: str) -> list[Record]:
-    """The records of the seeds that all these variants have, so that means and falls are of the same runs."""
+    """The records of the seeds that all these variants have, so that means and differences are of the same runs."""
     shared = set.intersection(*(set(by_seed(records, variant, "error")) for variant in variants))
     return [record for record in records if record.seed in shared]
 
@@ -132,13 +132,13 @@ def gain(records: Sequence[Record], paper: Mapping[str, Any]) -> str | None:
         return ours
     return (
         f"{ours} The paper states a gain of up to {paper['gain_up_to']:g}% over a linear classifier whose error it "
-        "takes from LeCun et al. (1998) and says to have confirmed; it does not print that error."
+        "takes from LeCun et al. (1998) and says it confirmed; it does not print that error."
     )
 
 
 def steps(records: Sequence[Record]) -> str | None:
     """Whether steps help, at one head and at several."""
-    verdicts = {True: "steps help", False: "steps hurt", None: "an effect of steps cannot be told from chance"}
+    verdicts = {True: "steps help", False: "steps hurt", None: "the difference is not statistically significant"}
     said = []
     for number, (one, five) in {**CURVES, 1: ["J1", "J5"]}.items():
         both = paired(records, one, five)
@@ -154,12 +154,12 @@ def steps(records: Sequence[Record]) -> str | None:
 
 
 def heads(records: Sequence[Record]) -> str | None:
-    """Whether heads do what steps do."""
+    """Whether heads can replace steps."""
     records = paired(records, "J5", "P6-H3-J1")
     found = fall(records, "J5", "P6-H3-J1")
     if found is None:
         return None
-    verdicts = {True: "heads do more than steps", False: "heads do less than steps", None: "they cannot be told apart"}
+    verdicts = {True: "heads do more than steps", False: "heads do less than steps", None: "not significant"}
     return (
         f"Heads instead of steps: one step with three heads ({parameters(records, 'P6-H3-J1'):,} parameters) has "
         f"{mean(records, 'P6-H3-J1')}, five steps with one head ({parameters(records, 'J5'):,}) {mean(records, 'J5')} "
@@ -168,7 +168,7 @@ def heads(records: Sequence[Record]) -> str | None:
 
 
 def beside_mlp(records: Sequence[Record]) -> str | None:
-    """The row that keeps the others in proportion."""
+    """The best against an MLP of its size."""
     records = paired(records, BEST, "mlp")
     found = fall(records, BEST, "mlp")
     if found is None:
@@ -177,7 +177,7 @@ def beside_mlp(records: Sequence[Record]) -> str | None:
         True: "At this size a hidden layer is the better use of the parameters; this experiment shows how programs are "
         "composed, not that they are needed here.",
         False: "At this size programs are the better use of the parameters.",
-        None: "They cannot be told apart.",
+        None: "The difference is not statistically significant.",
     }
     return (
         f"A 200-32-10 MLP on the same projection ({parameters(records, 'mlp'):,} parameters) has "
@@ -189,12 +189,12 @@ def beside_mlp(records: Sequence[Record]) -> str | None:
 PIECES = {
     "slots M_U, M_V, M_S": (("memory.U", "memory.V", "memory.S"), "P (200 + 10 + 1)"),
     "key networks": (("memory.key_",), "K (200 + 10 + 1) + 3 K"),
-    "LSTM, from the input": (("controller.input.",), "4 h (200 + 1)"),
-    "LSTM, from its state": (("controller.recurrent.",), "4 h h"),
-    "queries and gates": (("controller.signal.",), "3 H (K + P) (h + 1)"),
+    "LSTM, from the input": (("controller.input_",), "4 h (200 + 1)"),
+    "LSTM, from its state": (("controller.recurrent_",), "4 h h"),
+    "queries and gates": (("controller.signal_",), "3 H (K + P) (h + 1)"),
     "bias of the output": (("bias",), "10"),
 }
-"""What a program layer's parameters are for: how their names start, and how many there are with an LSTM of h."""
+"""Parts of a program layer: how the names of their parameters start, and their number with an LSTM of h."""
 
 
 def pieces() -> dict[str, int]:
@@ -207,7 +207,7 @@ def pieces() -> dict[str, int]:
 
 
 def count_table() -> Table:
-    """Where the paper's configuration has its parameters."""
+    """The parameters of the paper's configuration by part."""
     c, found = PROGRAMS["J5"], pieces()
     rows: list[list[Cell]] = [[piece, PIECES[piece][1], number] for piece, number in found.items()]
     sizes = f"P={c.slots}, K={c.key_dim}, H={c.heads}, J={c.steps}, h={c.hidden}"

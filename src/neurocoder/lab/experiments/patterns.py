@@ -1,8 +1,8 @@
-"""What the attention over `M_U` does with images of ten classes: means, distinct patterns, decisions.
+"""How the attention over `M_U` depends on the digit: means, distinct patterns, decisions.
 
-A pattern is a group of similar attention vectors of one component, found by k-means (Euclidean distance, the vectors as
-they are). Groups can always be formed; they are *distinct* where the mean silhouette is at least 0.5, "a reasonable
-structure" after Kaufman and Rousseeuw (1990). Without that the attention varies from image to image as a continuum.
+A pattern is a group of similar attention vectors of one component, found by k-means (Euclidean distance, unscaled
+vectors). Groups can always be formed; they are *distinct* if the mean silhouette is at least 0.5, "a reasonable
+structure" in Kaufman and Rousseeuw (1990). Otherwise the attention varies continuously from image to image.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Groups = NDArray[np.int64]
 COMPONENTS = 3
 """How many of the first components are grouped, as in the paper's Figure 4."""
 MOST = 6
-"""Patterns are counted up to here."""
+"""The largest number of patterns considered."""
 DISTINCT = 0.5
 """The mean silhouette from which groups count as distinct."""
 SAMPLE = 1_000
-"""Vectors that form the groups; the silhouette takes all their distances."""
+"""Vectors that are grouped; the silhouette uses all pairwise distances."""
 STILL = 1e-3
 """Attention whose standard deviation is below this share of its norm is the same for every image."""
 
 
 def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """What the figures and tables show of the model's one program layer.
+    """What the figures and tables need from the model's only program layer.
 
     Args:
         x: images (N, d_in)
@@ -47,10 +47,10 @@ def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
         `mean`, `deviation` (10, r, P): of the attention over each digit's images
         `top_slot`, `top_share` (10, r): the slot that most often has the largest attention, and for which share of the
             digit's images
-        `components`: for each of the first three what `find` found
+        `components`: for each of the first three, what `find` returns
         `paths` (10, 2^components): how many of each digit's images follow which of the two patterns in each component,
             the first component's choice being the highest bit
-        `bits`: what paths tell of the digit
+        `bits`: mutual information of path and digit
     """
     with torch.no_grad(), nc.record(model) as trace:
         model(x)
@@ -90,7 +90,7 @@ def find(vectors: Array) -> tuple[dict[str, Any], Groups]:
         `best`, `two`: the patterns with the largest silhouette, distinct or not, and exactly two; each with `centres`
             and `deviations` (k, P), the `share` of images of each, largest first, and the share of the variance that
             they `explain`
-        and, of the two, which one each image follows (N,)
+        and which of the two each image follows (N,)
     """
     spread = float(np.sqrt(((vectors - vectors.mean(0)) ** 2).sum(-1).mean()))
     still = spread <= STILL * float(np.linalg.norm(vectors.mean(0)))
@@ -114,7 +114,7 @@ def means_of(vectors: Array, groups: Groups) -> Array:
 
 
 def group(vectors: Array, start: Groups) -> Groups:
-    """k-means from the groups of Ward's method, so that nothing is drawn; a group that runs empty is dropped."""
+    """k-means initialised by Ward's method, so that nothing is random; a group that becomes empty is dropped."""
     groups = np.unique(start, return_inverse=True)[1]
     for _ in range(100):
         nearest = np.unique(cdist(vectors, means_of(vectors, groups)).argmin(1), return_inverse=True)[1]
@@ -125,7 +125,7 @@ def group(vectors: Array, start: Groups) -> Groups:
 
 
 def follow(vectors: Array, centres: Array) -> Groups:
-    """The number of the nearest centre (N,), centres numbered anew from the one with most followers."""
+    """The index of the nearest centre (N,), with centres sorted by how many follow them."""
     nearest = np.unique(cdist(vectors, centres).argmin(1), return_inverse=True)[1]
     order = np.argsort(-np.bincount(nearest), kind="stable")
     return np.argsort(order)[nearest]
@@ -134,7 +134,7 @@ def follow(vectors: Array, centres: Array) -> Groups:
 def silhouette(distances: Array, groups: Groups) -> float:
     """The mean of (b - a) / max(a, b): a the mean distance to one's own group, b to the nearest other group.
 
-    A vector that is alone in its group counts 0; so does all of it where there is one group.
+    A vector that is alone in its group counts as 0; with one group the result is 0.
     """
     kinds, sizes = np.unique(groups, return_counts=True)
     if len(kinds) < 2:
@@ -151,7 +151,7 @@ def silhouette(distances: Array, groups: Groups) -> float:
 
 
 def describe(vectors: Array, groups: Groups) -> dict[str, Any]:
-    """The groups in numbers that a record can hold."""
+    """The groups in numbers for the record."""
     centres = means_of(vectors, groups)
     total = ((vectors - vectors.mean(0)) ** 2).sum()
     within = ((vectors - centres[groups]) ** 2).sum()
@@ -164,9 +164,9 @@ def describe(vectors: Array, groups: Groups) -> dict[str, Any]:
 
 
 def information(paths: Groups) -> float:
-    """Mutual information of path and digit, in bits, from how often they meet (digits, paths).
+    """Mutual information of path and digit, in bits, from their joint counts (digits, paths).
 
-    Ten equally frequent digits have 3.32 bits; three decisions tell 3 at most.
+    Ten equally frequent digits have 3.32 bits; three binary decisions carry at most 3.
     """
     joint = paths / paths.sum()
     independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
@@ -175,7 +175,7 @@ def information(paths: Groups) -> float:
 
 
 class Turns(NamedTuple):
-    """The way of one digit through the binary tree: the path that most of its images follow."""
+    """One digit's path through the binary tree: the one that most of its images follow."""
 
     patterns: tuple[int, ...]
     """0 or 1 in each component: the first or the second of the two patterns."""
@@ -189,7 +189,7 @@ class Turns(NamedTuple):
 
 
 def turns(paths: Sequence[int]) -> Turns:
-    """Of one digit, from how many of its images follow each path (2^components)."""
+    """The turns of one digit, from the number of its images on each path (2^components)."""
     depth, most = len(paths).bit_length() - 1, max(range(len(paths)), key=lambda path: paths[path])
     ahead = [sum(paths[(most >> left) << left : ((most >> left) + 1) << left]) for left in range(depth, -1, -1)]
     patterns = tuple(most >> left & 1 for left in range(depth - 1, -1, -1))

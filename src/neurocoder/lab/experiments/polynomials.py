@@ -1,7 +1,7 @@
 """Auto-regression over polynomials that change (paper, section 4.2, Figures 5 and 6).
 
-At each time a GRU is fed `(x_t, y_{t-1})` and its output layer predicts `y_t`. The output layer is a plain one, a
-HyperNet's, or a Neurocoder's without residual. The network sees x / 5, at which the polynomials are evaluated.
+At each time a GRU is fed `(x_t, y_{t-1})` and its output layer predicts `y_t`. The output layer is linear, a HyperNet,
+or a Neurocoder without residual. The network sees x / 5, at which the polynomials are evaluated.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class Rates:
     """A learning rate for each kind of model; GRUs of all sizes share theirs."""
 
     rate_gru: float
-    """Of GRUs with a linear output layer, whatever their size."""
+    """Rate of GRUs of any size with a linear output layer."""
     rate_hyper: float
-    """Of the HyperNet."""
+    """Rate of the HyperNet."""
     rate_single_2: float
-    """Of the single-step Neurocoder with an LSTM of 2."""
+    """Rate of the single-step Neurocoder with an LSTM of 2."""
     rate_single_3: float
-    """Of that with an LSTM of 3."""
+    """Rate of the single-step Neurocoder with an LSTM of 3."""
     rate_multi: float
-    """Of the multi-step Neurocoder."""
+    """Rate of the multi-step Neurocoder."""
 
     @classmethod
     def same(cls, rate: float) -> Rates:
-        """One for all."""
+        """The same for all."""
         return cls(**{entry.name: rate for entry in fields(cls)})
 
     def of(self, model: str) -> float:
-        """A model's, by its name."""
+        """Of a model, by its name."""
         return self.rate_gru if model.startswith("gru") else getattr(self, f"rate_{model.replace('-', '_')}")
 
 
@@ -61,25 +61,25 @@ class PolynomialsConfig:
     iterations: int = 10_000
     """Training steps, each on fresh sequences."""
     batch: int = 128
-    """Sequences in a training step."""
+    """Sequences per training step."""
     rates: Rates = field(default_factory=lambda: Rates.same(2e-2))
-    """Adam's learning rate for each model, at the start. The paper names none."""
+    """Adam's initial learning rate for each model. The paper gives none."""
     decay: Literal["none", "cosine"] = "cosine"
-    """How the learning rate goes on: constant, or to zero along half a cosine."""
+    """Learning-rate schedule: constant, or cosine decay to zero."""
     clip: float | None = None
-    """Gradients longer than this are shortened to it; None: they stay as they are."""
+    """Clip gradients to this norm; None: no clipping."""
     chunks: int = 5
-    """Polynomials in a sequence; twice as many in the variants named `doubled`, which have sequences twice as long."""
+    """Polynomials per sequence; the `doubled` variants have twice as many, in sequences twice as long."""
     points: int = 20
-    """Points of each polynomial."""
+    """Points per polynomial."""
     noise: float = 0.1
-    """Standard deviation of the Gaussian noise on y in the variants named `noise`; y itself has 0.81."""
+    """Standard deviation of the Gaussian noise on y in the `noise` variants; that of y itself is 0.81."""
     evaluate_every: int = 100
     """Training steps between evaluations."""
     held_out: int = 1024
-    """Sequences to evaluate on."""
+    """Held-out sequences to evaluate on."""
     validation: bool = False
-    """Evaluate on other held-out sequences: to choose settings on, so that the report's stay unseen."""
+    """Evaluate on a separate validation set, to choose settings without the report's sequences."""
 
     def __post_init__(self) -> None:
         least = {"iterations": 1, "batch": 1, "chunks": 2, "points": 4, "evaluate_every": 1, "held_out": 1}
@@ -97,7 +97,7 @@ class PolynomialsConfig:
             raise ValueError(f"decay must be 'none' or 'cosine', got {self.decay!r}")
 
     def factor(self, step: int) -> float:
-        """Of the learning rate at a training step."""
+        """On the learning rate at a training step."""
         return 1.0 if self.decay == "none" else 0.5 + 0.5 * math.cos(math.pi * step / self.iterations)
 
 
@@ -152,6 +152,6 @@ class Polynomials:
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean square error over all times, plus `a * L_o`."""
+    """Mean square error over all time steps, plus `a * L_o`."""
     inputs, y = batch
     return mse_loss(model(inputs), y) + nc.auxiliary_loss(model)

@@ -1,4 +1,4 @@
-"""What attention tells of the beginnings of chunks (Figure 5): tables, figures and words, from records alone."""
+"""How attention reacts to the beginnings of chunks (Figure 5): tables, figures and text, from records only."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def beginnings(settings: Sequence[Runs]) -> Section:
         title="Attention and the beginnings of chunks (Figure 5)",
         text=[
             "Does attention follow the polynomials? A signal that changes more at the beginning of a chunk than "
-            "elsewhere tells where chunks begin. Its AUC is the chance that it changes more at one of the first two "
-            "points of a chunk (where x, then y, shows that it has begun) than at two neighbours from the rest of a "
-            "chunk; 0.5 is chance. The jump of y itself, which the network is fed, is the measure to beat; quiet "
-            "beginnings are the half of them at which y jumps least.",
+            "elsewhere shows where chunks begin. Its AUC is the probability that it changes more at one of the first "
+            "two points of a chunk (where x, then y, shows that it has begun) than at two neighbours in the rest of a "
+            "chunk; 0.5 is chance. The jump of y itself, which the network is fed, is the baseline to beat; quiet "
+            "beginnings are the half at which y jumps least.",
             *map(told, settings),
         ],
         tables=[auc_table(runs) for runs in settings],
         plots=[
             Plot(
                 "attention",
-                "Above, the attention over M_U that forms the first component; in the middle, how far it moves from "
-                "one time to the next, over the largest such move; below, prediction and truth. Chunks begin at the "
+                "Above, the attention over M_U that forms the first component; in the middle, its change from one time "
+                "to the next, relative to the largest; below, prediction and target. Chunks begin at the "
                 f"dashed lines. For each model the seed with the median error; the first held-out sequence "
                 f"({title(shown)}).",
                 lambda: plots.attention_over_time(
@@ -44,13 +44,13 @@ def beginnings(settings: Sequence[Runs]) -> Section:
             ),
             Plot(
                 "auc",
-                "How well a signal tells the beginnings of chunks: means, a dot for each seed. The dotted line is the "
+                "How well a signal detects the beginnings of chunks: means, and a dot per seed. The dotted line is the "
                 "jump of y, the same for all models.",
                 lambda: plots.boundary_auc({title(runs): auc_panel(runs) for runs in settings}),
             ),
             Plot(
                 "reaction",
-                f"Change at each position in the chunk over its mean from the third position on ({title(shown)}).",
+                f"Change at each position in the chunk, relative to its mean from the third on ({title(shown)}).",
                 lambda: plots.reactions(reaction_panels(shown)),
             ),
         ],
@@ -63,7 +63,7 @@ def judged(records: Sequence[Record], signal: str, measure: str = "either") -> l
 
 
 def told(runs: Runs) -> str:
-    """What the attention of each Neurocoder tells, beside the jump of y."""
+    """How well the attention of each Neurocoder detects beginnings, next to the jump of y."""
     listed = "; ".join(
         f"{MODELS[model].title} {fmean(judged(records, 'attention')):.3f} "
         f"(quiet beginnings {fmean(judged(records, 'attention', 'quiet')):.3f}, "
@@ -82,7 +82,7 @@ def compared(runs: Runs) -> list[str]:
         return []
     multi, singles = aucs(runs["multi"]), [model for model in programs_of(runs) if model != "multi"]
     pairs = ((model, differences(multi, aucs(runs[model]))) for model in singles)
-    return [words for model, found in pairs for words in contrast("multi", model, found, "tells", digits=3)]
+    return [words for model, found in pairs for words in contrast("multi", model, found, "detects", digits=3)]
 
 
 def aucs(records: Sequence[Record]) -> dict[int, float]:
@@ -105,12 +105,12 @@ def auc_table(runs: Runs) -> Table:
         title=f"AUC of beginnings of chunks, {title(runs)}",
         headings=("model", "signal", "AUC", "quiet", "at t0", "at t0 + 1", "rank correlation with the jump"),
         rows=rows,
-        caption="A chunk begins at t0, and its first y is fed at t0 + 1. Of attention and state the change counts.",
+        caption="A chunk begins at t0, and its first y is fed at t0 + 1. Of attention and state, the change is scored.",
     )
 
 
 def auc_panel(runs: Runs) -> dict[str, dict[str, list[float]]]:
-    """By model and signal, an AUC for each seed."""
+    """By model and signal, one AUC per seed."""
     return {
         MODELS[model].title: {signal: judged(records, signal) for signal in records[0].observations["boundaries"]}
         for model, records in runs.items()
@@ -118,7 +118,7 @@ def auc_panel(runs: Runs) -> dict[str, dict[str, list[float]]]:
 
 
 def reaction_panels(runs: Runs) -> dict[str, dict[str, list[Any]]]:
-    """Attention's and state's change by position, for models that have them."""
+    """The change of attention and state by position, for models that have them."""
     panels: dict[str, dict[str, list[Any]]] = {}
     for signal, words in (("attention", "attention, first component"), ("state", "state of the GRU")):
         panels[words] = {

@@ -1,4 +1,4 @@
-"""Networks over polynomial sequences, looked at on sequences that they were not trained on."""
+"""Evaluation of networks on held-out polynomial sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..networks.gru import Regressor
 from . import boundaries
 
 PART = 256
-"""Sequences that go through a network at once: a program layer keeps some r * P numbers for each point."""
+"""Sequences per forward pass: a program layer keeps about r * P numbers per point."""
 
 
 class HeldOut:
@@ -41,7 +41,7 @@ class HeldOut:
         return {"mse": mse, "above_floor": mse - self.floor, "first_points": first, "rest": rest}
 
     def observe(self, model: nn.Module) -> dict[str, Any]:
-        """Error by position in the chunk, how signals in the network tell the beginnings of chunks, and an example."""
+        """Error by position in the chunk, how well signals detect the beginnings of chunks, and an example."""
         assert isinstance(model, Regressor)
         predictions: list[Tensor] = []
         found: defaultdict[str, list[boundaries.Scores]] = defaultdict(list)
@@ -74,5 +74,5 @@ class HeldOut:
 
 
 def rounded(values: Tensor) -> list[Any]:
-    """For a record that people may open; changes of attention from one time to the next are small."""
+    """Rounded for a readable record, finely, since attention changes little from one time to the next."""
     return np.round(values.double().cpu().numpy(), 6).tolist()

@@ -10,7 +10,7 @@ from ..statistics import summary
 from .polynomials_variants import MODELS, family, join, split
 
 Runs = dict[str, list[Record]]
-"""Of one setting: by model, in the order of the tables, a record for each seed."""
+"""Of one setting: by model, in the order of the tables, one record per seed."""
 PROGRAMS = ("single-2", "single-3", "multi")
 """The Neurocoders among the models."""
 
@@ -27,7 +27,7 @@ def programs_of(runs: Runs) -> list[str]:
 
 
 def papers_of(runs: Runs) -> Runs:
-    """The runs of models that the paper has."""
+    """The runs of the paper's models."""
     return {model: records for model, records in runs.items() if MODELS[model].paper}
 
 
@@ -49,22 +49,22 @@ def title(runs: Runs) -> str:
 
 
 def final(records: Sequence[Record], metric: str = "above_floor") -> list[float]:
-    """A metric after the last step, for each seed."""
+    """A metric after the last step, one per seed."""
     return [record.metrics[metric] for record in records]
 
 
 def median_run(records: Sequence[Record]) -> Record:
-    """The run with the median error: neither the best nor the worst stands for all."""
+    """The run with the median error, as a typical one."""
     return sorted(records, key=lambda r: r.metrics["above_floor"])[(len(records) - 1) // 2]
 
 
 def contrast(model: str, rival: str, found: Sequence[float], verb: str, digits: int) -> list[str]:
-    """What differences between two models, one a seed, tell; nothing where there are fewer than two."""
+    """The differences between two models, one per seed, as text; empty if there are fewer than two."""
     if len(found) < 2:
         return []
     more, name = summary(found), MODELS[model].title
-    assert more.interval is not None  # of two values at least
+    assert more.interval is not None  # with at least two values
     mean, low, high = (f"{value:+.{digits}f}" for value in (more.mean, *more.interval))
-    told = "they cannot be told apart" if more.sign is None else f"{name} {verb} {'more' if more.sign else 'less'}"
-    words = f"{name[0].upper()}{name[1:]} less {MODELS[rival].title}: {mean}"
+    told = "not statistically significant" if more.sign is None else f"{name} {verb} {'more' if more.sign else 'less'}"
+    words = f"{name[0].upper()}{name[1:]} minus {MODELS[rival].title}: {mean}"
     return [f"{words} (95% interval {low} to {high}, {more.n} seeds): {told}."]

@@ -1,4 +1,4 @@
-"""What the polynomials experiment found: errors (Figure 6), then attention (Figure 5); from records alone."""
+"""What the polynomials experiment found: errors (Figure 6), then attention (Figure 5); from records only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNIT = 1e4
 
 
 def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
-    """Figure 6, and Figure 5 where there is a Neurocoder."""
+    """Figure 6, and Figure 5 if there is a Neurocoder."""
     settings = [runs for runs in (runs_of(records, setting) for setting in SETTINGS) if runs]
     if not settings:
         return []
@@ -35,11 +35,11 @@ def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
     return Section(
         title="Learning curves (Figure 6)",
         text=[
-            "Polynomials are evaluated at x / 5, which the networks are fed together with the last y. Nothing "
-            "foretells the first point of a chunk: the best one can do is to predict 0, its mean. What that costs, "
-            "plus the variance of the noise, is the floor that no predictor gets below. Errors are those on held-out "
-            "sequences; above the floor means above what the best prediction of first points costs on the same "
-            "sequences. Chunks begin at the same places x in every sequence: a network can learn to predict 0 there.",
+            "Polynomials are evaluated at x / 5, which the networks are fed together with the last y. The first "
+            "point of a chunk is unpredictable: the best prediction is 0, its mean. The error of that, plus the "
+            "variance of the noise, is the floor that no predictor can beat. Errors are on held-out sequences; above "
+            "the floor means above the error of that best prediction on the same sequences. Chunks begin at the same "
+            "x in every sequence: a network can learn to predict 0 there.",
             *map(verdict, settings),
         ],
         tables=[error_table(runs, paper) for runs in settings],
@@ -52,7 +52,7 @@ def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
             Plot(
                 "position",
                 "Mean square error at each position in the chunk. The dotted line is the best linear predictor from "
-                "the earlier points of the chunk, told where chunks begin.",
+                "the earlier points of the chunk, given where chunks begin.",
                 lambda: plots.error_by_position([position_panel(runs) for runs in drawn]),
             ),
         ]
@@ -62,7 +62,7 @@ def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
 
 
 def verdict(runs: Runs) -> str:
-    """Who is below whom, and where their errors lie."""
+    """Which models have lower errors, and where the errors are made."""
     means = {model: fmean(final(records)) for model, records in runs.items()}
     listed = "; ".join(
         f"{MODELS[model].title} {UNIT * mean:.2f}, {UNIT * median(final(runs[model])):.2f}"
@@ -86,7 +86,7 @@ def verdict(runs: Runs) -> str:
         errors = ({r.seed: UNIT * r.metrics["above_floor"] for r in runs[model]} for model in (closest, best))
         words += contrast(closest, best, differences(*errors), "errs", digits=2)
     shares = ", ".join(f"{MODELS[model].title} {first_share(records):.0%}" for model, records in runs.items())
-    words.append(f"The share of these errors at first points of chunks, where 0 was not predicted: {shares}.")
+    words.append(f"Share of this error at first points of chunks, where 0 was not predicted: {shares}.")
     return " ".join(words)
 
 
@@ -138,7 +138,7 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
             "above the floor, 1e-4",
             "at first points",
             "at other points, 1e-4",
-            "iterations to GRU's last error",
+            "iterations to GRU's final error",
         ),
         rows=rows,
         caption=f"{sequences.chunks} chunks of {sequences.points} points. The floor is "

@@ -18,7 +18,7 @@ class Model(NamedTuple):
 
     title: str
     paper: str | None
-    """Its name in `paper.toml`; None where the paper has no such network."""
+    """Its name in `paper.toml`; None if it is not in the paper."""
     build: Callable[[], Regressor]
 
 
@@ -48,8 +48,8 @@ MODELS = {
     "gru-16": Model("GRU 16", None, lambda: plain(16)),
     "gru-8": Model("GRU 8", None, lambda: plain(8)),
 }
-"""Sizes such that the totals come close to the paper's, which names no size of the LSTM; and the Neurocoders' own GRUs
-with a linear output layer, to see what the program layer adds."""
+"""Sizes whose totals come close to the paper's, which does not give the LSTM's size; and the Neurocoders' own GRUs with
+a linear output layer, to show what the program layer adds."""
 
 SETTINGS = ("clean", "noise", "doubled")
 """The sequences; a variant is named by its model, and by its setting unless that is `clean`."""

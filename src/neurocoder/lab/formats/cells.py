@@ -1,4 +1,4 @@
-"""Cells of tables, in words that are the same in every format."""
+"""Table cells as text, the same in every format."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from ..sections import Cell, Ours, Table
 from ..statistics import summary
 
 BLANK = "–"
-LEGEND = (
-    "Ours is mean ± standard deviation over n seeds (95% t-interval of the mean, n); – is not measured or not stated."
-)
+LEGEND = "Ours: mean ± standard deviation over n seeds (95% t-interval of the mean, n); –: not measured or not stated."
 
 
 def ours(cell: Ours) -> tuple[str, str]:
-    """The number, and what stands in brackets behind it."""
+    """The number, and what follows it in brackets."""
     broken = sum(not math.isfinite(value) for value in cell.values)
     if broken:
         return "not finite", f"({broken} of n={len(cell.values)})"
@@ -33,7 +31,7 @@ def ours(cell: Ours) -> tuple[str, str]:
 
 
 def text(cell: Cell) -> str:
-    """A cell in words."""
+    """A cell as text."""
     match cell:
         case None:
             return BLANK

@@ -21,7 +21,7 @@ class Picture:
     """A drawn figure. The same figure gives the same bytes."""
 
     stem: str
-    """Of its files."""
+    """Name of its files."""
     svg: bytes
     png: bytes
     width: int
@@ -29,7 +29,7 @@ class Picture:
 
 
 def draw(plot: Plot, stem: str) -> Picture:
-    """Vector and pixels of a figure, free of dates and random names."""
+    """A figure as SVG and PNG, without dates or random names."""
     figure, (svg, png) = plot.draw(), (io.BytesIO(), io.BytesIO())
     with matplotlib.rc_context({"svg.hashsalt": "neurocoder"}):
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
@@ -46,16 +46,16 @@ class Chapter:
     experiment: str
     title: str
     preset: str
-    """With the options that were given on top of it, if there were any."""
+    """With the options given on top of it, if any."""
     origin: str
-    """Of the records: how many, from which commit and hardware."""
+    """Number of records, their commit and hardware."""
     commands: Sequence[str]
-    """That make these records."""
+    """To reproduce these records."""
     sections: Sequence[Section]
     pictures: Mapping[str, Picture]
-    """By the plot's name."""
+    """By name of the plot."""
 
 
 def slug(experiment: str, preset: str) -> str:
-    """For the names of files and of places in a page."""
+    """For file names and anchors."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", f"{experiment} {preset}")

@@ -1,4 +1,4 @@
-"""One page that holds everything: tables, figures and style; it asks for nothing from elsewhere."""
+"""One self-contained page: tables, figures and style."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..sections import Cell, Ours, Section, Table
 from .cells import LEGEND, numeric, ours, text
 from .chapter import Chapter, Picture, slug
 
-TITLE = "Neurocoder: results beside the paper's"
+TITLE = "Neurocoder: our results and the paper's"
 LARGEST_VECTOR = 400_000
-"""Bytes of an SVG above which the page shows the pixels instead."""
+"""SVGs of more bytes than this are shown as PNG."""
 STYLE = """
 :root { --paper: #fdfdfc; --ink: #1d2126; --faint: #5c6570; --line: #d9dce0; --tint: #f2f4f6; --link: #0b5cad }
 @media (prefers-color-scheme: dark) {
@@ -44,7 +44,7 @@ img { display: block; max-width: 100%; height: auto; background: #fff; border-ra
 
 
 def words(plain: str) -> str:
-    """Plain words with `code`."""
+    """Plain text with `code` as HTML."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(plain))
 
 
@@ -55,7 +55,7 @@ def box(content: Cell, kind: str) -> str:
 
 
 def grid(table: Table) -> str:
-    """A table that scrolls sideways where it is too wide."""
+    """A table that scrolls sideways if it is too wide."""
     columns = range(len(table.headings))
     kinds = [' class="number"' if numeric(table, column) else "" for column in columns]
     heads = "".join(f'<th scope="col"{kinds[column]}>{words(table.headings[column])}</th>' for column in columns)
@@ -81,7 +81,7 @@ def figure(picture: Picture, caption: str) -> str:
 
 
 def anchor(chapter: Chapter, section: int | None = None) -> str:
-    """The name of a place in the page."""
+    """The anchor of a chapter or section."""
     return slug(chapter.experiment, chapter.preset) + ("" if section is None else f"-{section + 1}")
 
 
@@ -103,7 +103,7 @@ def part(section: Section, chapter: Chapter, place: str) -> Iterator[str]:
 
 
 def page(chapters: Sequence[Chapter], facts: dict[str, str]) -> str:
-    """The whole page; `facts` are said at its head."""
+    """The whole page; `facts` go into its header."""
     body = [f"<header><h1>{TITLE}</h1>", f"<p>{words(LEGEND)}</p>", "<dl>"]
     body += [f"<dt>{words(name)}</dt><dd>{words(fact)}</dd>" for name, fact in facts.items()]
     body += ["</dl></header>", '<nav aria-label="Contents"><ul>', *contents(chapters), "</ul></nav>", "<main>"]

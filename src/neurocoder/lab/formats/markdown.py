@@ -10,11 +10,11 @@ from .cells import LEGEND, numeric, text
 from .chapter import Chapter, Picture
 
 SPECIAL = re.compile(r"(`[^`]*`)|([\\*<~\[\]`]|(?<![^\W_])_|_(?![^\W_]))")
-"""Code, which stays as it is, or a character that Markdown would take for a mark; `_` inside a word is none."""
+"""Code, which is left as it is, or a character that is Markdown syntax; `_` inside a word is not."""
 
 
 def escape(words: str) -> str:
-    """Plain words with `code`, as Markdown that shows them."""
+    """Plain text with `code`, escaped for Markdown."""
     return SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", words)
 
 
@@ -30,7 +30,7 @@ def grid(table: Table) -> list[str]:
 
 
 def section(content: Section, pictures: Mapping[str, Picture], images: str) -> list[str]:
-    """Blocks of one section; each figure's pixels lead to its vectors."""
+    """Blocks of one section; each PNG links to its SVG."""
     blocks = [f"### {escape(content.title)}", *map(escape, content.text)]
     for table in content.tables:
         blocks += grid(table)
@@ -52,6 +52,6 @@ def page(chapters: Sequence[Chapter], images: str) -> str:
 
 
 def index(titles: Mapping[str, str]) -> str:
-    """The page that leads to each experiment's, by name and title."""
+    """The page that links to each experiment's, by name and title."""
     links = "\n".join(f"- [{escape(title)}]({name}.md)" for name, title in titles.items())
-    return f"# Results\n\nOurs beside the paper's, built from the records by `neurocoder report`.\n\n{links}\n"
+    return f"# Results\n\nOur results next to the paper's, built from the records by `neurocoder report`.\n\n{links}\n"

@@ -27,7 +27,7 @@ def grid(table: Table, intervals: bool = True) -> Grid:
 
 
 def fitting(table: Table, console: Console) -> Grid:
-    """Without intervals where the console is too narrow for them."""
+    """Without intervals if the console is too narrow for them."""
     whole, unbounded = grid(table), console.options.update(max_width=1000)
     fits = console.measure(whole, options=unbounded).maximum <= console.width
     return whole if fits else grid(table, intervals=False)

@@ -10,8 +10,8 @@ from torch.nn.functional import linear
 class StackableGRU(nn.GRU):
     """One layer of `nn.GRU`, from a zero state, that `torch.func.vmap` can stack.
 
-    torch's own implementation (cuDNN on a GPU) has no batching rule. Where torch.func has put its tensors in the place
-    of the parameters, the same equations run as a loop over time.
+    torch's own implementation (cuDNN on a GPU) has no batching rule. Where torch.func has replaced the parameters by
+    its own tensors, the same equations run as a loop over time.
     """
 
     weight_ih_l0: Tensor
@@ -27,7 +27,7 @@ class StackableGRU(nn.GRU):
         return super().forward(x)[0] if isinstance(self.weight_hh_l0, nn.Parameter) else self.loop(x)
 
     def loop(self, x: Tensor) -> Tensor:
-        """The equations, one time step after the other."""
+        """The equations, one time step at a time."""
         parts = (2 * self.hidden_size, self.hidden_size)  # reset and update gate; proposal
         seen = (part.unbind(1) for part in linear(x, self.weight_ih_l0, self.bias_ih_l0).split(parts, dim=-1))
         states = [x.new_zeros(len(x), self.hidden_size)]
@@ -40,7 +40,7 @@ class StackableGRU(nn.GRU):
 
 
 class Regressor(nn.Module):
-    """A GRU whose state goes through an output layer to one number for each time."""
+    """A GRU whose state goes through an output layer to one number per time step."""
 
     def __init__(self, inputs: int, hidden: int, output: nn.Module) -> None:
         super().__init__()

@@ -10,12 +10,12 @@ PIXELS, PROJECTED = 784, 200
 
 
 def random_projection() -> Tensor:
-    """U (784, 200), drawn from torch's generator; it keeps the variance of its input."""
+    """U (784, 200), drawn from torch's generator; it preserves the variance of its input."""
     return torch.randn(PIXELS, PROJECTED) / PIXELS**0.5
 
 
 class Projected(nn.Module):
-    """A layer behind a projection `z = x U` that is never trained; the layer sees z alone."""
+    """A layer on a fixed projection `z = x U`; the layer sees only z."""
 
     projection: Tensor
 

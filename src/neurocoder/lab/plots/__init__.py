@@ -1,1 +1,1 @@
-"""Figures, drawn from records alone."""
+"""Figures, drawn only from records."""

@@ -17,7 +17,7 @@ from . import style
 
 Image = NDArray[Any]
 FEW = 6
-"""Up to so many columns are numbered each and drawn apart."""
+"""Up to this many columns are drawn apart."""
 PATTERNS = (style.BLUE, style.VERMILION)
 CURVES = ((style.BLUE, "o"), (style.GREEN, "^"), (style.PURPLE, "s"))
 LEVELS = ((style.VERMILION, "--"), (style.BLACK, ":"))
@@ -28,7 +28,7 @@ LEVELS = ((style.VERMILION, "--"), (style.BLACK, ":"))
 def error_over_steps(
     curves: Mapping[str, Mapping[int, Sequence[float]]], levels: Mapping[str, Sequence[float]], measure: str
 ) -> Figure:
-    """Error against J: for up to two curves the errors of the seeds by J; lines across for two models without steps."""
+    """Error against J: curves with the errors of all seeds by J; horizontal lines for models without steps."""
     figure = style.new_figure(2.9, 4.6)
     axis = figure.subplots()
     for (label, curve), (colour, marker) in zip(curves.items(), CURVES, strict=False):
@@ -50,7 +50,7 @@ def attention_grid(images: Image, models: Mapping[str, Sequence[Any]], component
     Args:
         images: (10, 28, 28)
         models: by title, mean attention over each digit's images (10, r, P)
-        components: how many of the first are shown
+        components: number of first components to show
     """
     heights = [0.62, *(0.35 + 0.055 * max(10, len(mean[0][0])) for mean in models.values())]
     figure = style.new_figure(sum(heights) + 0.2)
@@ -86,7 +86,7 @@ def columns_of_slots(axis: Axes, columns: Image, low: float, high: float) -> Any
 
 
 def numbered(axis: Axis, count: int, most: int = 30) -> None:
-    """Ticks that count from 1: all where there are few; beyond `most` only every tenth."""
+    """Ticks numbered from 1: all if there are few; beyond `most` only every tenth."""
     step = 1 if count <= 5 else 5 if count <= most else 10
     shown = [1, *range(step, count + 1, step)] if step > 1 else list(range(1, count + 1))
     axis.set_ticks([number - 1 for number in shown], [str(number) for number in shown])
@@ -94,7 +94,7 @@ def numbered(axis: Axis, count: int, most: int = 30) -> None:
 
 @style.styled
 def pattern_columns(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """The patterns of each component, a column each, under the share of the images that follow it.
+    """The patterns of each component, one column each, above the share of images that follow it.
 
     Args:
         models: by title, what `patterns.find` found for the first components
@@ -125,17 +125,17 @@ def pattern_columns(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure
 Node = tuple[int, ...]
 """The patterns taken on the way to it."""
 ACROSS, DOWN, PICTURE, HEAD, LEFT = 1.35, 0.62, 0.36, 0.3, 0.5
-"""The tree in inches: from level to level, a row of digits, a digit's image, the headings, the root's middle."""
+"""The tree in inches: level spacing, a row of digits, a digit's image, the headings, the root's centre."""
 ROW = 5
-"""Digits side by side in a leaf."""
+"""Digits per row in a leaf."""
 
 
 @style.styled
 def decision_tree(ways: Sequence[Turns], images: Image) -> Figure:
-    """Which digits take the same of two patterns, component by component.
+    """Which digits follow the same of two patterns, component by component.
 
-    An edge carries the share of its digits' images that take this turn, of those that came so far; under each image
-    stands the share of the digit's images that take every turn.
+    An edge shows the share of its digits' images that take this turn, among those that reached it; below each image is
+    the share of the digit's images that take every turn.
     """
     paths = [way.patterns for way in ways]
     depth, leaves = len(paths[0]), sorted(set(paths))
@@ -179,7 +179,7 @@ def decision_tree(ways: Sequence[Turns], images: Image) -> Figure:
 
 
 def place(leaves: Sequence[Node], heights: Mapping[Node, float]) -> dict[Node, tuple[float, float]]:
-    """Where each node lies: a leaf at its height, another in the middle of its children."""
+    """The position of each node: a leaf at its height, an inner node midway between its children."""
     depth, y = len(leaves[0]), dict(heights)
     for level in reversed(range(depth)):
         for node in {leaf[:level] for leaf in leaves}:
@@ -191,7 +191,7 @@ def place(leaves: Sequence[Node], heights: Mapping[Node, float]) -> dict[Node, t
 def branch(
     axis: Axes, start: tuple[float, float], end: tuple[float, float], pattern: int, digits: int, share: float
 ) -> None:
-    """An edge of the tree, as wide as the digits that take it are many."""
+    """An edge of the tree; its width grows with its number of digits."""
     (x0, y0), (x1, y1), colour = start, end, PATTERNS[pattern]
     axis.plot([x0, x1], [y0, y1], color=colour, linewidth=0.8 + 0.3 * digits, solid_capstyle="round", zorder=1)
     frame = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}

@@ -21,11 +21,11 @@ LOOKS = {
     "single-step (LSTM 3)": (style.ORANGE, "^", "-"),
     "multi-step": (style.BLUE, "D", "-"),
 }
-"""Colour, marker and line of each model, as far as possible in the paper's colours."""
+"""Colour, marker and line of each model, in the paper's colours where possible."""
 ORACLE = "best linear predictor, boundaries known"
 
 Curves = Mapping[str, Sequence[NDArray[Any]]]
-"""By model, a curve for each seed: rows of (x, y)."""
+"""By model, one curve per seed: rows of (x, y)."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def learning_curves(panels: Sequence[Panel]) -> Figure:
     for letter, axis, panel in zip("abc", axes, panels, strict=False):
         for model, runs in panel.curves.items():
             band(axis, model, runs)
-        if panel.oracle > bottom:  # else far below: to show it would press the curves together
+        if panel.oracle > bottom:  # else it is far below, and showing it would squeeze the curves
             axis.axhline(float(panel.oracle), color=style.BLACK, linestyle=":", linewidth=1, label=ORACLE)
         axis.set_xscale("log")
         axis.set_yscale("log")
@@ -82,7 +82,7 @@ def error_by_position(panels: Sequence[Panel]) -> Figure:
 
 
 def lowest(panels: Sequence[Panel]) -> float:
-    """Of all the models' positive values; errors above the floor may fall below it by the chance of the sample."""
+    """The smallest positive value of all models; errors above the floor can be negative by chance."""
     values = np.concatenate([run[:, 1] for panel in panels for runs in panel.curves.values() for run in runs])
     return float(values[values > 0].min(initial=1.0))
 
@@ -94,7 +94,7 @@ def positions(axis: Axes, points: int) -> None:
 
 
 def band(axis: Axes, model: str, runs: Sequence[NDArray[Any]], markers: bool = False) -> None:
-    """The mean of the seeds' curves, and their range shaded. Curves are cut to the places x that all have."""
+    """The mean of the seeds' curves, and their range shaded. Curves are cut to their common length."""
     colour, marker, line = LOOKS[model]
     length = min(map(len, runs))
     values = np.stack([run[:length, 1] for run in runs])
@@ -104,7 +104,7 @@ def band(axis: Axes, model: str, runs: Sequence[NDArray[Any]], markers: bool = F
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One for all panels, above them."""
+    """One legend for all panels, above them."""
     known: dict[str, Any] = {}
     for axis in axes:
         known |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
@@ -125,7 +125,7 @@ class Example:
 
 @style.styled
 def attention_over_time(examples: Sequence[Example], points: int) -> Figure:
-    """The attention over `M_U` of the first component, its change, and prediction and truth; lines part the chunks."""
+    """The attention over `M_U` of the first component, its change, prediction and target; lines separate the chunks."""
     figure = style.new_figure(4.2)
     axes = figure.subplots(3, len(examples), squeeze=False, sharex="col", height_ratios=(1.2, 0.5, 1))
     for letter, column, example in zip("abcdef", axes.T, examples, strict=False):
@@ -165,12 +165,12 @@ SIGNALS = {
     "surprise": "error of the\nlast prediction",
     "jump": "jump of $y$",
 }
-"""Whose change, or size, is taken for the sign of a new chunk."""
+"""Signals whose change, or size, may mark a new chunk."""
 
 
 @style.styled
 def boundary_auc(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> Figure:
-    """How well each signal tells the beginnings of chunks: by setting, by model, by signal, an AUC for each seed."""
+    """How well each signal detects the beginnings of chunks: by setting, model and signal, one AUC per seed."""
     figure = style.new_figure(3.2)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     least = min(v for models in panels.values() for signals in models.values() for s in signals.values() for v in s)
@@ -200,7 +200,7 @@ def boundary_auc(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]
 
 @style.styled
 def reactions(panels: Mapping[str, Mapping[str, Sequence[NDArray[Any]]]]) -> Figure:
-    """How much a signal changes at each position in the chunk, over its mean from the third position on.
+    """How much a signal changes at each position in the chunk, relative to its mean from the third position on.
 
     Args:
         panels: by title, by model, the change at each position for each seed

@@ -1,4 +1,4 @@
-"""One look for all figures: sizes and fonts for print, colours that colour-blind readers tell apart."""
+"""One look for all figures: sizes and fonts for print, colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SERIES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """A marker beside each colour of `SERIES`, for print in black and white."""
 MAP = "viridis"
-"""For images: its lightness grows with the value."""
+"""Colour map of images: lightness grows with the value."""
 WIDTH = 6.75
-"""Of a full page's text, in inches."""
+"""Text width of a full page, in inches."""
 
 RC: Any = {  # Any: keys of matplotlib.rcParams, a long literal type of its own
     "font.size": 8,
@@ -69,22 +69,22 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure, in inches. It belongs to no window: nothing needs to be closed."""
+    """An empty figure, in inches. It has no window and need not be closed."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def panel_title(axis: Axes, letter: str, title: str) -> None:
-    """As in `(a) test error`, at the left edge."""
+    """Such as `(a) test error`, at the left edge."""
     axis.set_title(f"$\\bf{{({letter})}}$ {title}", loc="left")
 
 
 def spread(
     axis: Axes, x: Sequence[float], values: Sequence[Sequence[float]], colour: str, label: str, marker: str = "o"
 ) -> None:
-    """A line through the means, a band of one standard deviation and a dot for each seed.
+    """A line through the means, a band of one standard deviation and a dot per seed.
 
     Args:
-        values: for each x one value a seed; their numbers may differ.
+        values: for each x one value per seed; their number may differ.
     """
     means = np.array([np.mean(v) for v in values])
     deviations = np.array([np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in values])
@@ -102,7 +102,7 @@ def level(axis: Axes, values: Sequence[float], colour: str, label: str, linestyl
 
 
 def save(figure: Figure, target: Path, dpi: int = 200) -> None:
-    """Write a figure (PNG, SVG or PDF by its suffix) under a temporary name and rename it."""
+    """Write a figure atomically (PNG, SVG or PDF by its suffix)."""
     kind = target.suffix[1:]
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     with replacing(target) as temporary, matplotlib.rc_context(SAVE):
