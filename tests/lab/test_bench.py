@@ -3,15 +3,17 @@
 import dataclasses
 import functools
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import neurocoder as nc
 from neurocoder.lab.bench import __main__ as bench
-from neurocoder.lab.bench import cases, contenders, growth, measure, records, report, tables
+from neurocoder.lab.bench import against, cases, contenders, growth, measure, records, report, tables
 
 SIZES = nc.ProgramConfig(slots=4, key_dim=3, steps=3, heads=2, least_used=2, hidden=5)
 EAGER = cases.groups(["float32"], ["eager"], cases.BOTH)
@@ -38,6 +40,33 @@ def run(monkeypatch, tmp_path):
 
 def load(tmp_path, name):
     return json.loads((tmp_path / "records" / "cpu" / f"{name}.json").read_text())
+
+
+def test_an_earlier_version_is_checked_and_timed_in_the_same_run(run, tmp_path, capsys):
+    """Here the earlier version is a copy, with a wrong equation the second time."""
+    source = Path(nc.__file__).parent
+    shutil.copytree(source, tmp_path / "before" / "neurocoder", ignore=shutil.ignore_patterns("lab", "__pycache__"))
+    assert run("--against", str(tmp_path / "before")) == 0
+    record = load(tmp_path, "one")
+    assert [e["contender"] for e in record["measurements"]] == 2 * ["linear", "program", "earlier"]
+    assert len(record["settings"]["against"]) == 64
+    printed = capsys.readouterr().out
+    assert "nc.Linear before" in printed
+    assert "now / before" in printed
+
+    against.package.cache_clear()
+    wrong = tmp_path / "before" / "neurocoder" / "kernels" / "cpu.py"
+    wrong.write_text(wrong.read_text().replace("strength = sigma * read", "strength = sigma + read"))
+    for name in [name for name in sys.modules if name.startswith("neurocoder_earlier")]:
+        del sys.modules[name]
+    assert run("--against", str(tmp_path / "before"), "--again") == 1
+    assert "nc.Linear before refused" in capsys.readouterr().out
+
+
+def test_an_earlier_version_must_be_there(run, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        run("--against", str(tmp_path))
+    assert "--against must be a folder with the package neurocoder" in capsys.readouterr().err
 
 
 def test_every_contender_is_checked_and_timed(run, tmp_path, capsys):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import growth, prepare, records, report
+from . import against, growth, prepare, records, report
 from .cases import COMPILED, Case, Device, Settings, cases, settings
 from .measure import Log, Measurement, measure_case
 
@@ -42,6 +42,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--skip", nargs="+", choices=SKIPPABLE, default=[], metavar="WHAT", help=f"any of {', '.join(SKIPPABLE)}"
     )
     parser.add_argument("--again", action="store_true", help="measure finished cases again")
+    parser.add_argument(
+        "--against", metavar="SRC", help="compare with the library in this source folder; to results/bench-pairs"
+    )
     parser.add_argument("--output", type=Path, help="folder for the records (default: results/bench)")
     parser.add_argument("--commit", help="commit to record if the code is not in a git repository")
     parser.add_argument("--report", action="store_true", help="only build the page from the records")
@@ -53,9 +56,15 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in chosen.cases or ():
         if name not in known:
             parser.error(f"--cases must be among {', '.join(known)}, got {name}")
+    if chosen.against is not None:
+        try:
+            against.package(chosen.against)
+        except ValueError as error:
+            parser.error(str(error))
     if chosen.growth is None:
-        chosen.growth = not (chosen.quick or chosen.cases)
-    chosen.output = chosen.output or Path("results/bench-quick" if chosen.quick else "results/bench")
+        chosen.growth = not (chosen.quick or chosen.cases or chosen.against)
+    folder = "bench-pairs" if chosen.against else "bench-quick" if chosen.quick else "bench"
+    chosen.output = chosen.output or Path("results", folder)
     return chosen
 
 
@@ -66,6 +75,10 @@ def jobs(chosen: argparse.Namespace, how: Settings) -> list[Job]:
     for name, case in cases(device, chosen.quick).items():
         if chosen.cases is None or name in chosen.cases:
             case = case.without(chosen.skip)
+            if chosen.against:
+                if case.is_step:
+                    continue
+                case = case.against()
             found.append(Job(name, case.config(), how, [case], lambda log, case=case: measure_case(case, how, log)))  # type: ignore[misc]
     for axis in growth.AXES if chosen.growth else ():
         found.append(
@@ -95,6 +108,7 @@ def pending(chosen: argparse.Namespace, how: Settings, log: Log) -> list[Job]:
 def measure(chosen: argparse.Namespace, log: Log) -> bool:
     """Make the missing records; returns whether every contender was correct."""
     device, how = chosen.device, settings(chosen.device, chosen.quick)
+    how = dataclasses.replace(how, against=chosen.against)
     todo = pending(chosen, how, log)
     if not todo:
         return True
@@ -119,7 +133,12 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
             "device": device,
             "case": job.name,
             "config": job.config,
-            "settings": {**dataclasses.asdict(job.settings), "quick": chosen.quick, "tf32": device == "cuda"},
+            "settings": {
+                **dataclasses.asdict(job.settings),
+                "against": chosen.against and against.digest(chosen.against),
+                "quick": chosen.quick,
+                "tf32": device == "cuda",
+            },
             "seed": job.settings.seed,
             **machine,
             "started": started,

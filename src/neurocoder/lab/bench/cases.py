@@ -64,6 +64,11 @@ class Case:
         """Leave out groups by dtype, mode or direction."""
         return replace(self, groups=tuple(group for group in self.groups if not set(group[:3]) & set(skipped)))
 
+    def against(self) -> Case:
+        """Only the program layer, its earlier version and the baseline."""
+        contenders = ("linear", "program", "earlier")
+        return replace(self, groups=tuple(group._replace(contenders=contenders) for group in self.groups))
+
     def quick(self) -> Case:
         """Compile only the program layer and its baseline: compilation takes longest."""
         fewer = (g._replace(contenders=g.contenders[:2]) if g.mode in COMPILED else g for g in self.groups)
@@ -99,6 +104,8 @@ class Settings:
     check_rows: int = 8
     """Inputs on which results are compared; fewer for large layers."""
     seed: int = 0
+    against: str | None = None
+    """Source folder of an earlier version of the library, the contender `earlier`."""
 
 
 def settings(device: Device, quick: bool) -> Settings:

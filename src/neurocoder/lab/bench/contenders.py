@@ -17,6 +17,7 @@ from .cases import GIB, MIXTURE, STORED, Case, Settings
 TITLES = {
     "linear": "nn.Linear",
     "program": "nc.Linear",
+    "earlier": "nc.Linear before",
     "materialising": "W_t built",
     "mixture": "nc.MixtureLinear",
     "stored": "nc.StoredProgramLinear",
@@ -159,6 +160,11 @@ class Contenders:
 
     def subject(self, name: str) -> Subject:
         """A contender by name; raises `Skip` if it does not fit."""
+        if name == "earlier":
+            from . import against
+
+            assert self.settings.against is not None
+            self.built[name] = against.subject(self.settings.against, self.subject("program"))
         if name not in self.built:
             torch.manual_seed(self.settings.seed)
             module = self.build(name).eval()

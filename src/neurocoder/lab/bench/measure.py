@@ -17,6 +17,7 @@ from .contenders import TITLES, Contenders, Skip
 from .records import median
 from .runs import LayerRun, Run, StepRun
 
+PAIR = ("program", "earlier")
 Log = Callable[[str], None]
 Measurement = dict[str, Any]
 
@@ -172,6 +173,9 @@ def summary(entries: Sequence[Measurement]) -> str:
             parts.append(f"{title} {1e3 * median(entry['seconds']):.4g} ms")
         else:
             parts.append(f"{title} {median(entry['seconds']) / median(base['seconds']):.3g}x")
+    now, before = (next((e["seconds"] for e in entries if e["contender"] == n and "seconds" in e), None) for n in PAIR)
+    if now and before:
+        parts.append(f"now / before {median([b / a for a, b in zip(before, now, strict=False)]):.3f}")
     return ", ".join(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .cases import BASELINES, LAYERS, STEPS
+from .cases import BASELINES
 from .contenders import TITLES
 from .records import Record, Spread, spread
 
@@ -106,7 +106,7 @@ def rows(record: Record) -> list[list[str]]:
     table = [["dtype", "mode", "", *used, *(f"{d}: GB" for d in used), "first call, s"]]
     seen = dict.fromkeys((entry["dtype"], entry["mode"]) for entry in record["measurements"])
     for dtype, mode in seen:
-        for name in (*LAYERS, *STEPS):
+        for name in TITLES:
             entries = [find(record, dtype=dtype, mode=mode, contender=name, direction=d) for d in used]
             if any(entries):
                 first = [e["first_call_seconds"] for e in entries if e is not None and "first_call_seconds" in e]
