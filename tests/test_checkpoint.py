@@ -1,5 +1,6 @@
 """`save` and `load`: round trips, and writing that fails; what cannot be loaded is in test_checkpoint_refusals.py."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -152,7 +153,7 @@ def test_the_folder_holds_two_files_and_no_pickle(tmp_path):
     assert "head.memory.U" in tensors
     assert "again.memory.U" not in tensors, "a shared tensor is stored once"
     config = json.loads((tmp_path / "neurocoder.json").read_text())
-    assert config["layers"]["head"]["config"] == {"kind": "ProgramConfig", **vars(small())}
+    assert config["layers"]["head"]["config"] == {"kind": "ProgramConfig", **dataclasses.asdict(small())}
     with safe_open(tmp_path / "neurocoder.safetensors", "pt") as content:
         assert json.loads(content.metadata()["neurocoder"]) == config
 

@@ -1,10 +1,13 @@
 """Starting values: variance, orthonormal slots, the same start from the same seed."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
 import neurocoder as nc
+from conftest import small
 
 
 def variance_ratio(layer, plain, x):
@@ -84,3 +87,43 @@ def test_every_parameter_gets_a_gradient_within_two_steps(residual):
         optimiser.step()
     for name, parameter in layer.named_parameters():
         assert parameter.grad.abs().max() > 0, name
+
+
+def started(**options):
+    torch.manual_seed(0)
+    residual = options.pop("residual", False)
+    return nc.Linear(40, 30, program=small(residual=residual, start=nc.Start(**options)))
+
+
+def test_starting_values_are_options():
+    usual = started()
+    queries = 3 * usual.config.heads * usual.config.key_dim
+    assert (started(gate_bias=0.5).controller.signal_bias[queries:] == 0.5).all()
+    torch.testing.assert_close(started(input_scale=3.0).controller.input_weight, 3 * usual.controller.input_weight)
+    torch.testing.assert_close(started(signal_scale=3.0).controller.signal_weight, 3 * usual.controller.signal_weight)
+    assert started(residual=True, residual_gate_bias=-1.0).controller.integration_bias.item() == -1.0
+    spread = [started(spread=value).memory.S.detach() for value in (0.0, 0.1, 0.5)]
+    deviations = [float(values.std() / values.mean().abs()) for values in spread]
+    assert deviations[0] < 1e-6
+    assert 3 < deviations[2] / deviations[1] < 8
+    x = torch.randn(2000, 40)
+    variances = [started(variance=value)(x).detach().var().item() for value in (1 / 3, 3.0)]
+    assert 7 < variances[1] / variances[0] < 11
+
+
+def test_starting_values_that_differ_are_shown_and_saved():
+    config = small(start=nc.Start(gate_bias=0.0))
+    assert "start.gate_bias=0.0" in repr(nc.Linear(4, 3, program=config))
+    assert "start" not in repr(nc.Linear(4, 3, program=small()))
+    saved = json.loads(json.dumps(config.to_dict()))
+    assert nc.ProgramConfig.from_dict(saved) == config
+    del saved["start"]  # as saved before there was a choice
+    assert nc.ProgramConfig.from_dict(saved) == small()
+
+
+@pytest.mark.parametrize("residual", [True, "plain"])
+def test_a_recoded_layer_keeps_its_weight_whatever_the_start(residual):
+    plain, x = torch.nn.Linear(7, 5), torch.randn(9, 7)
+    start = nc.Start(gate_bias=2.0, residual_gate_bias=-3.0, spread=1.0, input_scale=5.0, signal_scale=2.0)
+    coded = nc.Linear.from_plain(plain, small(residual=residual, start=start))
+    torch.testing.assert_close(coded(x), plain(x), rtol=1e-4, atol=1e-4)

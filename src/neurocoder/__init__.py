@@ -6,7 +6,7 @@ from .base import CodedLayer
 from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from .checkpoint import CheckpointError, load, save
 from .coded_linear import CodedLinear
-from .config import Config, HyperConfig, MixtureConfig, ProgramConfig, StoredProgramConfig
+from .config import Config, HyperConfig, MixtureConfig, ProgramConfig, Start, StoredProgramConfig
 from .control import control
 from .controller import ProgramController
 from .conv import Conv1d, Conv2d
@@ -40,6 +40,7 @@ __all__ = [
     "ProgramMemory",
     "Programs",
     "Recording",
+    "Start",
     "StoredProgramConfig",
     "StoredProgramLinear",
     "__version__",

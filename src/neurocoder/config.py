@@ -48,14 +48,45 @@ class Config:
                 raise ValueError(f"{self.owner}.{name} must be {bound}, got {value!r}")
             object.__setattr__(self, name, number)
 
-    def _keep_number(self, name: str, *, positive: bool = False) -> None:
-        """Require a finite number >= 0 (or > 0) and keep it as a Python float."""
+    def _keep_number(self, name: str, *, positive: bool = False, signed: bool = False) -> None:
+        """Require a finite number >= 0 (> 0, or of either sign) and keep it as a Python float."""
         value = getattr(self, name)
         number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-        if not math.isfinite(number) or number < 0 or (positive and number == 0):
-            bound = "> 0" if positive else ">= 0"
-            raise ValueError(f"{self.owner}.{name} must be a finite number {bound}, got {value!r}")
+        if not math.isfinite(number) or (number < 0 and not signed) or (positive and number == 0):
+            bound = "" if signed else " > 0" if positive else " >= 0"
+            raise ValueError(f"{self.owner}.{name} must be a finite number{bound}, got {value!r}")
         object.__setattr__(self, name, number)
+
+
+@dataclass(frozen=True)
+class Start(Config):
+    """Starting values of a program layer that are a choice; `initialisation` has the reasons for the defaults."""
+
+    gate_bias: float = -1.0
+    """Bias of the gates g before the sigmoid: how much content attention weighs against least-used attention."""
+    residual_gate_bias: float = 2.0
+    """Bias of the integration network before the sigmoid."""
+    spread: float = 0.1
+    """Standard deviation of M_S relative to its mean."""
+    variance: float = 1 / 3
+    """Output variance without a residual, for inputs of unit variance; 1/3 is `nn.Linear`'s."""
+    input_scale: float = 1.0
+    """Factor on the composition network's input weight."""
+    signal_scale: float = 1.0
+    """Factor on the weight from its state to queries and gates; with a residual that weight starts at zero."""
+
+    owner: ClassVar[str] = "program.start"
+
+    def __post_init__(self) -> None:
+        self._keep_number("gate_bias", signed=True)
+        self._keep_number("residual_gate_bias", signed=True)
+        self._keep_number("spread")
+        for name in ("variance", "input_scale", "signal_scale"):
+            self._keep_number(name, positive=True)
+
+    def changes(self) -> dict[str, float]:
+        """The fields that differ from their defaults."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
 
 
 @dataclass(frozen=True)
@@ -80,10 +111,16 @@ class ProgramConfig(Config):
     """True: W = P + sigmoid(f(x)) sigma_r R, as in the paper; False: W = P; "plain": W = P + R, our extension."""
     sharpness: float = 1.0
     """beta: factor on the cosine in the content attention; 1 in the paper."""
+    start: Start = Start()
+    """Starting values."""
 
     owner: ClassVar[str] = "program"
 
     def __post_init__(self) -> None:
+        if isinstance(self.start, dict):  # as `to_dict` writes it
+            object.__setattr__(self, "start", Start.from_dict(self.start))
+        if not isinstance(self.start, Start):
+            raise ValueError(f"program.start must be a neurocoder.Start, got {self.start!r}")
         self._keep_whole("slots", "key_dim", "steps", "heads", "hidden")
         self._keep_whole("least_used", at_most="slots")
         self._keep_number("orthogonality")

@@ -10,7 +10,8 @@ start (semi-)orthonormal, where the orthogonal loss wants them; the other starti
   the first step on. `M_S` is modest, so `gate * sigma_r` is near one: a large sigma would act like a larger learning
   rate on slots and controller.
 
-Everything is computed in float32 on the CPU, so a seed gives the same layer on any device and in any dtype.
+`ProgramConfig.start` holds the values that are a choice. Everything is computed in float32 on the CPU, so a seed gives
+the same layer on any device and in any dtype.
 """
 
 from __future__ import annotations
@@ -27,17 +28,9 @@ from .controller import ProgramController
 from .memory import ProgramMemory
 from .precision import full_precision
 
-_GATE_BIAS = -1.0
-"""Gates start out favouring the least-used slots."""
-_RESIDUAL_GATE_BIAS = 2.0
-"""The residual's gate starts at sigmoid(2) = 0.88, open but not saturated."""
-_SPREAD = 0.1
-"""Relative spread of M_S, so that its slots differ."""
 _POOLED_SCALE = 0.1
 """Scale of a globally pooled image of unit variance, for convolution probes."""
 _PROBES = 256
-_PLAIN_VARIANCE = 1 / 3
-"""Output variance of `nn.Linear` at initialisation, for unit-variance inputs."""
 
 
 def plain_weight(shape: tuple[int, ...]) -> Tensor:
@@ -52,17 +45,20 @@ def start(
     """A memory and a controller with their starting values."""
     memory = ProgramMemory(d_in, d_out, program, device="cpu", dtype=torch.float32)
     controller = ProgramController(control_dim, program, device="cpu", dtype=torch.float32)
+    options = program.start
     nn.init.zeros_(controller.input_bias)
-    nn.init.constant_(controller.signal_bias[3 * program.heads * program.key_dim :], _GATE_BIAS)
-    spread = torch.randn(program.slots, 1, device="cpu", dtype=torch.float32)
+    controller.input_weight.mul_(options.input_scale)
+    controller.signal_weight.mul_(options.signal_scale)
+    nn.init.constant_(controller.signal_bias[3 * program.heads * program.key_dim :], options.gate_bias)
+    noise = options.spread * torch.randn(program.slots, 1, device="cpu", dtype=torch.float32)
     if program.residual:
         nn.init.zeros_(controller.signal_weight)
         if controller.integration_weight is not None and controller.integration_bias is not None:
             nn.init.zeros_(controller.integration_weight)
-            nn.init.constant_(controller.integration_bias, _RESIDUAL_GATE_BIAS)
-        _set_modest_values(memory, controller, spread)
+            nn.init.constant_(controller.integration_bias, options.residual_gate_bias)
+        _set_modest_values(memory, controller, noise)
     else:
-        _match_variance(memory, controller, spread, _POOLED_SCALE if pooled_control else 1.0)
+        _match_variance(memory, controller, noise, _POOLED_SCALE if pooled_control else 1.0)
     return memory, controller
 
 
@@ -82,12 +78,12 @@ def constant_program(memory: ProgramMemory, controller: ProgramController) -> tu
         return F.active_program(u, v, sigma, memory.U, memory.V)[0], scale
 
 
-def _set_values(memory: ProgramMemory, mean: float, spread: Tensor) -> None:
-    """Set `M_S` around a mean."""
-    memory.S.copy_(mean + _SPREAD * max(1.0, abs(mean)) * spread)
+def _set_values(memory: ProgramMemory, mean: float, noise: Tensor) -> None:
+    """`M_S` around a mean; `noise` is relative to it."""
+    memory.S.copy_(mean + max(1.0, abs(mean)) * noise)
 
 
-def _set_modest_values(memory: ProgramMemory, controller: ProgramController, spread: Tensor) -> None:
+def _set_modest_values(memory: ProgramMemory, controller: ProgramController, noise: Tensor) -> None:
     """Choose `M_S` so that `gate * sigma_r` is near one; `R` makes up the difference."""
     control = torch.zeros(1, controller.control_dim, device="cpu", dtype=torch.float32)
     gate = controller.residual_gate(control)
@@ -95,13 +91,13 @@ def _set_modest_values(memory: ProgramMemory, controller: ProgramController, spr
     before_softplus = math.log(math.expm1(wanted))
     mean = 1.0
     for _ in range(3):  # the attention to M_S depends slightly on its values
-        _set_values(memory, mean, spread)
+        _set_values(memory, mean, noise)
         attention = controller.attend(control, memory.keys()).weight[2, 0, -1, -1]
         mean = before_softplus / float(attention.sum())
-    _set_values(memory, mean, spread)
+    _set_values(memory, mean, noise)
 
 
-def _match_variance(memory: ProgramMemory, controller: ProgramController, spread: Tensor, control_scale: float) -> None:
+def _match_variance(memory: ProgramMemory, controller: ProgramController, noise: Tensor, control_scale: float) -> None:
     """Choose `M_S` so that the outputs for probe inputs of unit variance have a plain layer's variance.
 
     Only the attention to `M_S` and sigma depend on the choice, so the rest is computed once.
@@ -117,7 +113,7 @@ def _match_variance(memory: ProgramMemory, controller: ProgramController, spread
     right = v @ memory.V
 
     def variance(mean: float) -> float:
-        _set_values(memory, mean, spread)
+        _set_values(memory, mean, noise)
         content = F.content_attention(queries, memory.keys()[2:], program.sharpness)
         attention, _ = F.program_attention(content, interpolation, program.least_used)
         sigma = F.singular_values(attention[0].flatten(1, 2), memory.S)
@@ -127,5 +123,5 @@ def _match_variance(memory: ProgramMemory, controller: ProgramController, spread
     low, high = -12.0, 16.0  # the mean is sinh of this: from -8e4 to 4e6, finer near zero
     for _ in range(24):
         middle = (low + high) / 2
-        low, high = (middle, high) if variance(math.sinh(middle)) < _PLAIN_VARIANCE else (low, middle)
-    _set_values(memory, math.sinh((low + high) / 2), spread)
+        low, high = (middle, high) if variance(math.sinh(middle)) < program.start.variance else (low, middle)
+    _set_values(memory, math.sinh((low + high) / 2), noise)

@@ -226,7 +226,8 @@ class ProgramLayer(CodedLayer):
     def describe(self) -> str:
         c = self.config
         control = "" if self.control_dim is None else f", control_dim={self.control_dim}"
+        start = "".join(f", start.{name}={value}" for name, value in c.start.changes().items())
         return (
             f"bias={self.bias is not None}, P={c.slots}, K={c.key_dim}, J={c.steps}, H={c.heads}, l_I={c.least_used}, "
-            f"hidden={c.hidden}, a={c.orthogonality}, residual={c.residual}, sharpness={c.sharpness}{control}"
+            f"hidden={c.hidden}, a={c.orthogonality}, residual={c.residual}, sharpness={c.sharpness}{start}{control}"
         )

@@ -34,7 +34,7 @@ def _numbers(form: Form) -> list[int]:
 @lru_cache(maxsize=256)
 def _form(sharpness: float, dtype: torch.dtype, executes: bool, residual: int, *sizes: int) -> Form:
     slots, key_dim, steps, heads, least_used, hidden = sizes
-    shape = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
+    shape: dict[str, Any] = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
     program = ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
     return Form(True, program, dtype, bool(executes))
 

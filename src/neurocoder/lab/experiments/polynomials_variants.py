@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -27,7 +27,7 @@ def plain(gru: int) -> Regressor:
     return Regressor(2, gru, nn.Linear(gru, 1))
 
 
-def neurocoder(gru: int, **sizes: int) -> Regressor:
+def neurocoder(gru: int, **sizes: Any) -> Regressor:
     """A GRU with a Neurocoder as output layer, as in the paper: K = 3, l_I = 2, a = 0.1, no residual."""
     program = nc.ProgramConfig(key_dim=3, least_used=2, orthogonality=0.1, residual=False, **sizes)
     return Regressor(2, gru, nc.Linear(gru, 1, program=program))
