@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lines import Lines, command, outcome, run
 
+import neurocoder as nc
 from neurocoder.lab import cli
 from neurocoder.lab.cli import main
 from neurocoder.lab.command import options
@@ -22,6 +23,17 @@ def test_help_lists_the_commands(capsys):
         assert f"\n  {name} " in said
     assert main([]) == 0
     assert capsys.readouterr().out == said
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"neurocoder {nc.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["--output", ""], ["--output=", "--seeds", "0"]])
+def test_an_empty_option_is_refused(capsys, words):
+    assert main(["run", "lines:Lines", "--preset", "smoke", *words]) == 2
+    assert capsys.readouterr().err == "error: --output must have a value, got ''\n"
 
 
 def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys):

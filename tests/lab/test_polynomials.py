@@ -302,6 +302,15 @@ def test_sections_have_tables_and_figures(records):
         plot.draw().draw_without_rendering()
 
 
+def test_records_without_an_example_have_no_picture_of_it(records):
+    thin = [
+        dataclasses.replace(record, observations={k: v for k, v in record.observations.items() if k != "example"})
+        for record in records
+    ]
+    _, beginnings = EXPERIMENT.sections(thin, {})
+    assert [plot.name for plot in beginnings.plots] == ["auc", "reaction"]
+
+
 @pytest.mark.parametrize(
     "variants",
     [("gru",), ("gru-8",), ("multi",), ("gru-noise",), ("multi-noise", "gru"), ("single-2", "multi-noise"), ()],

@@ -7,6 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from ..version import __version__
 
 NEEDED = ("tyro", "rich", "matplotlib", "scipy", "lightning_fabric")
 
@@ -62,7 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         print(usage())
         return 0
+    if name == "--version":
+        print(f"neurocoder {__version__}")
+        return 0
     try:
+        for option, value in pairwise([*arguments, None]):
+            if option is not None and (value == "" or (option.startswith("--") and option.endswith("="))):
+                raise ValueError(f"{option.rstrip('=')} must have a value, got ''")
         if name not in COMMANDS:
             raise ValueError(f"command must be among {', '.join(COMMANDS)}, got {name!r}")
         missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]

@@ -19,7 +19,6 @@ from .polynomials_variants import MODELS
 def beginnings(settings: Sequence[Runs]) -> Section:
     """Figure 5; each setting has a Neurocoder."""
     shown = settings[0]
-    pictured = [model for model in ("multi", "single-3" if "single-3" in shown else "single-2") if model in shown]
     return Section(
         title="Attention and the beginnings of chunks (Figure 5)",
         text=[
@@ -32,16 +31,7 @@ def beginnings(settings: Sequence[Runs]) -> Section:
         ],
         tables=[auc_table(runs) for runs in settings],
         plots=[
-            Plot(
-                "attention",
-                "Above, the attention over M_U that forms the first component; in the middle, its change from one time "
-                "to the next, relative to the largest; below, prediction and target. Chunks begin at the "
-                f"dashed lines. For each model the seed with the median error; the first held-out sequence "
-                f"({title(shown)}).",
-                lambda: plots.attention_over_time(
-                    [example(model, median_run(shown[model])) for model in pictured], family_of(first_of(shown)).points
-                ),
-            ),
+            *attention(shown),
             Plot(
                 "auc",
                 "How well a signal detects the beginnings of chunks: means, and a dot per seed. The dotted line is the "
@@ -55,6 +45,22 @@ def beginnings(settings: Sequence[Runs]) -> Section:
             ),
         ],
     )
+
+
+def attention(shown: Runs) -> list[Plot]:
+    """One sequence as a multi-step and a single-step model see it; searches keep no example, to save space."""
+    models = [model for model in ("multi", "single-3" if "single-3" in shown else "single-2") if model in shown]
+    runs = {model: median_run(shown[model]) for model in models}
+    examples = [example(model, run) for model, run in runs.items() if "example" in run.observations]
+    if not examples:
+        return []
+    caption = (
+        "Above, the attention over M_U that forms the first component; in the middle, its change from one time to the "
+        "next, relative to the largest; below, prediction and target. Chunks begin at the dashed lines. For each model "
+        f"the seed with the median error; the first held-out sequence ({title(shown)})."
+    )
+    points = family_of(first_of(shown)).points
+    return [Plot("attention", caption, lambda: plots.attention_over_time(examples, points))]
 
 
 def judged(records: Sequence[Record], signal: str, measure: str = "either") -> list[float]:
