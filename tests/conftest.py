@@ -34,3 +34,11 @@ def small(**changes):
     """A small configuration in which every mechanism is at work."""
     fields = {"slots": 6, "key_dim": 2, "steps": 3, "heads": 2, "least_used": 3, "hidden": 4}
     return nc.ProgramConfig(**(fields | changes))
+
+
+def assert_same_programs(actual, expected):
+    for name, value in expected._asdict().items():
+        if value is None:
+            assert getattr(actual, name) is None
+        else:
+            torch.testing.assert_close(getattr(actual, name), value)

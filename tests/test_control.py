@@ -8,15 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neurocoder as nc
-from conftest import randomised, small
-
-
-def assert_same_programs(actual, expected):
-    for name, value in expected._asdict().items():
-        if value is None:
-            assert getattr(actual, name) is None
-        else:
-            torch.testing.assert_close(getattr(actual, name), value)
+from conftest import assert_same_programs, randomised, small
 
 
 def steered():

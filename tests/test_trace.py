@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import neurocoder as nc
-from conftest import randomised, small
+from conftest import assert_same_programs, randomised, small
 
 
 class Recurrent(nn.Module):
@@ -24,14 +24,6 @@ class Recurrent(nn.Module):
             self.states.append(x[:, t] + h)
             h = self.cell["fc"](self.states[-1]).tanh()
         return self.head(h)
-
-
-def assert_same_programs(actual, expected):
-    for name, value in expected._asdict().items():
-        if value is None:
-            assert getattr(actual, name) is None
-        else:
-            torch.testing.assert_close(getattr(actual, name), value)
 
 
 def test_last_and_all_calls_by_nested_name():
