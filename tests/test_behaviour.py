@@ -216,6 +216,7 @@ NUMPY_CONFIGS = [
     nc.MixtureConfig(experts=np.int64(4), active=np.int64(2), balance=np.float64(0.5)),
     nc.StoredProgramConfig(programs=np.int64(4), key_dim=np.int64(2)),
     nc.HyperConfig(hidden=np.int64(4)),
+    nc.ProgramConfig(start=nc.Start(gate_bias=np.float32(0.5), variance=np.int64(2))),
 ]
 
 
@@ -223,7 +224,9 @@ NUMPY_CONFIGS = [
 def test_numpy_numbers_in_a_configuration_become_pythons(config):
     fields = json.loads(json.dumps(config.to_dict()))
     assert type(config).from_dict(fields) == config
-    assert {type(value) for value in vars(config).values()} <= {int, float, bool}
+    values = [*vars(config).values()]
+    values += [value for nested in values if isinstance(nested, nc.Config) for value in vars(nested).values()]
+    assert {type(value) for value in values if not isinstance(value, nc.Config)} <= {int, float, bool}
 
 
 def test_numpy_sizes_of_a_layer_become_pythons():

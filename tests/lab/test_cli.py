@@ -19,7 +19,7 @@ from neurocoder.lab.experiments import EXPERIMENTS, load
 def test_help_lists_the_commands(capsys):
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
-    for name in ("run", "report", "list", "bench", "demo"):
+    for name in ("run", "report", "export", "list", "bench", "demo"):
         assert f"\n  {name} " in said
     assert main([]) == 0
     assert capsys.readouterr().out == said
@@ -54,7 +54,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("rum", "command must be among run, report, list, bench, demo, got 'rum'"),
+        ("rum", "command must be among run, report, export, list, bench, demo, got 'rum'"),
         ("run", "experiment must be given"),
         ("run --seeds 0 digits", "experiment must be given first"),
         ("run digit", "experiment must be among digits, polynomials, or package.module:Class, got 'digit'"),
@@ -94,6 +94,10 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("demo --epoch 2", "Unrecognized options: --epoch, 2; perhaps you meant --epochs (neurocoder demo --help)"),
         ("demo --seed -1", "--seed must be in 0..4294967295, got -1"),
         ("demo --output /dev/null/x", "--output must be a folder that can be written to, got /dev/null/x"),
+        ("export", "file must be given first: neurocoder export runs.csv"),
+        ("export --output results", "file must be given first"),
+        ("export runs.csv --output nowhere", "--output must be a folder with records, got nowhere"),
+        ("export runs.csv --output .", "no records under .: make some with `neurocoder run`"),
         ("report --presets worst", "--presets must be among paper, best, smoke, got 'worst'"),
     ],
 )

@@ -32,6 +32,12 @@ def _report(arguments: Sequence[str]) -> int:
     return command.report(arguments)
 
 
+def _export(arguments: Sequence[str]) -> int:
+    from . import command
+
+    return command.export(arguments)
+
+
 def _bench(arguments: Sequence[str]) -> int:
     from .bench.__main__ import main
 
@@ -47,6 +53,7 @@ def _demo(arguments: Sequence[str]) -> int:
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "run": (_run, "train an experiment: all its variants and seeds, or some"),
     "report": (_report, "build tables and figures from the records, next to the paper's"),
+    "export": (_export, "write all records as one CSV file, a row per run"),
     "list": (_list, "list the experiments and presets"),
     "bench": (_bench, "benchmark program layers against plain ones"),
     "demo": (_demo, "a two-minute demo on MNIST"),

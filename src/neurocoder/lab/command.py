@@ -301,6 +301,18 @@ def report(arguments: Sequence[str]) -> int:
     return reports.main(parse(reports.Options, arguments, "report", about)) or 0
 
 
+def export(arguments: Sequence[str]) -> int:
+    """`neurocoder export`; returns the exit status."""
+    from . import export as exports
+
+    about = "Write one row per run, over all experiments, to a CSV file: neurocoder export runs.csv"
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+        raise ValueError("file must be given first: neurocoder export runs.csv")
+    if arguments[0] in ("-h", "--help"):
+        parse(exports.Options, arguments, "export", about)
+    return exports.main(Path(arguments[0]), parse(exports.Options, arguments[1:], "export", about))
+
+
 def demo(arguments: Sequence[str]) -> int:
     """`neurocoder demo`; returns the exit status."""
     from . import demo as demonstration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -41,6 +42,14 @@ def marked() -> str:
     return commit() + ("+" if changed() else "")
 
 
+def source() -> str:
+    """SHA-256 over the package's source files: the same for the same code, whatever the commit says."""
+    root = Path(nc.__file__).parent
+    files = sorted(root.rglob("*.py"))
+    content = b"".join(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() for file in files)
+    return hashlib.sha256(content).hexdigest()
+
+
 def version(package: str) -> str | None:
     """The version of an installed package, or None."""
     try:
@@ -75,6 +84,7 @@ def describe(device: torch.device) -> dict[str, str]:
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "commit": marked(),
+        "source": source(),
         **{name: found for name, found in versions().items() if found is not None},
         "hardware": hardware,
         "threads": str(torch.get_num_threads()),

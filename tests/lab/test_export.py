@@ -1,0 +1,75 @@
+"""`neurocoder export`: records as one table."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+import neurocoder as nc
+from neurocoder.lab import environment
+from neurocoder.lab.cli import main
+from neurocoder.lab.results import Record
+
+
+def record(experiment="lines", variant="linear", seed=0, **metrics):
+    history = [{"step": 1, "loss": 0.5, **metrics}]
+    run = (experiment, "best", variant, seed, {"steps": 4}, "plain", "cpu", "float32", 1)
+    facts = {"commit": "abc+", "source": "5d41", "torch": "2.13.0", "hardware": "some CPU"}
+    return Record(*run, {"main": 7, "total": 7}, metrics, history, {}, 1.5, facts)
+
+
+def write(output, *records):
+    for one in records:
+        one.write(output / one.experiment / one.preset / one.variant / f"seed{one.seed}.json")
+
+
+def test_one_row_per_run_over_all_experiments(tmp_path, capsys):
+    output, target = tmp_path / "results", tmp_path / "runs.csv"
+    write(output, *(record(seed=seed, error=0.25) for seed in (0, 2, 10)))
+    write(output / "selection" / "lr0.1", record(error=0.5), record("circles", score=3.0))
+    assert main(["export", str(target), "--output", str(output)]) == 0
+    assert capsys.readouterr().out == f"Wrote {target}: 5 runs of 2 experiments.\n"
+    with target.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:4] == ["experiment", "preset", "variant", "seed"]
+    told = [(row["experiment"], row["folder"], row["seed"], row["error"], row["score"]) for row in rows]
+    assert told == [
+        ("lines", ".", "0", "0.25", ""),
+        ("lines", ".", "2", "0.25", ""),
+        ("lines", ".", "10", "0.25", ""),
+        ("circles", "selection/lr0.1", "0", "", "3.0"),
+        ("lines", "selection/lr0.1", "0", "0.5", ""),
+    ]
+    facts = {name: rows[0][name] for name in ("parameters", "seconds", "commit", "source", "hardware", "config")}
+    assert list(facts.values()) == ["7", "1.5", "abc+", "5d41", "some CPU", '{"steps": 4}']
+
+
+def test_a_damaged_record_leaves_the_earlier_table(tmp_path, capsys):
+    output, target = tmp_path / "results", tmp_path / "runs.csv"
+    target.write_text("earlier")
+    write(output, record(error=0.25), record(seed=1, error=0.25))
+    damaged = output / "lines" / "best" / "linear" / "seed1.json"
+    damaged.write_text(damaged.read_text()[:40])
+    assert main(["export", str(target), "--output", str(output)]) == 2
+    assert f"error: {damaged} is not a record" in capsys.readouterr().err
+    assert target.read_text() == "earlier"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["runs.csv"]
+
+
+def test_every_committed_record_is_exported(tmp_path):
+    results = Path(__file__).parents[2] / "results"
+    assert main(["export", str(tmp_path / "runs.csv"), "--output", str(results)]) == 0
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        assert sum(1 for _ in csv.DictReader(file)) == len(list(results.rglob("seed*.json")))
+
+
+@pytest.mark.parametrize("changed", ["linear.py", "lab/runs.py"])
+def test_the_source_hash_follows_the_code_alone(tmp_path, monkeypatch, changed):
+    here = environment.source()
+    copied = tmp_path / "neurocoder"
+    shutil.copytree(Path(nc.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__", "mnist"))
+    monkeypatch.setattr(nc, "__file__", str(copied / "__init__.py"))
+    assert (len(here), environment.source()) == (64, here)
+    (copied / changed).write_text((copied / changed).read_text() + "\n")
+    assert environment.source() != here
