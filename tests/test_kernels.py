@@ -146,6 +146,30 @@ def test_compiled_through_the_operator(case, frozen):
         torch.testing.assert_close(grad, target)
 
 
+@pytest.mark.parametrize("case", OPERATED)
+def test_operators_keep_the_rules_of_torchs_library(case):
+    """Results share no storage with each other or the inputs, and their shapes are those that tracing expects."""
+    from neurocoder.kernels import operator
+    from neurocoder.kernels.layer import Form
+
+    layer = randomised(OPERATED[case]()).to(DEVICE)
+    form = Form(True, layer.config, torch.float32, executes=layer.control_dim is None)
+    tensors = layer.tensors(form.executes)
+    present = [place for place, tensor in enumerate(tensors) if tensor is not None]
+    given = [tensor.detach() for tensor in tensors if tensor is not None]
+    settings = (given, present, layer.config.sharpness, torch.float32, operator._numbers(form))
+    x = torch.randn(5, layer.control_dim or 7, device=DEVICE)
+    made = operator.run(x, *settings)
+    grads = [torch.randn_like(output) for output in made[: 1 if form.executes else 3]]
+    backward = (grads, made, [True] * (1 + len(given)), x, *settings)
+    for operation, arguments in ((operator.run, (x, *settings)), (operator.run_backward, backward)):
+        torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
+        results = [tensor for tensor in operation(*arguments) if tensor.numel()]
+        storages = [tensor.untyped_storage().data_ptr() for tensor in (*results, x, *given)]
+        assert len(set(storages[: len(results)])) == len(results)
+        assert not set(storages[: len(results)]) & set(storages[len(results) :])
+
+
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
 def test_exported_through_the_operator(kind):
     layer = nc.Linear(7, 3, program=small()) if kind == "linear" else nc.Conv2d(2, 3, 3, program=small())

@@ -123,9 +123,14 @@ def run_backward(
     grads = _with_empty(x, [grad_x, *(found[place] for place in present)])
     # Cast to each parameter's dtype, as autograd would. An operator's results must not share storage.
     cast = [grad.to(like.dtype) for grad, like in zip(grads, [x, *tensors], strict=True)]
-    views = [grad for grad in cast if grad._is_view()]
-    copies = iter(torch._foreach_add(views, 0.0) if views else ())  # one launch for all
-    return [next(copies).contiguous() if grad._is_view() else grad for grad in cast]
+    parts = [grad for grad in cast if _is_part(grad)]
+    copies = iter(torch._foreach_add(parts, 0.0) if parts else ())  # one launch for all
+    return [next(copies).contiguous() if _is_part(grad) else grad for grad in cast]
+
+
+def _is_part(tensor: Tensor) -> bool:
+    """Whether a tensor is a part of a larger storage, which others may share."""
+    return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
 @run_backward.register_fake
