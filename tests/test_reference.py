@@ -91,6 +91,20 @@ def test_the_reference_is_a_backend(residual):
         assert_same(model, model(x), slow, x)
 
 
+def test_a_compiled_model_runs_by_the_reference_too(monkeypatch):
+    torch._dynamo.reset()
+    layer, x = randomised(nc.Linear(7, 3, program=small(), dtype=torch.float64)), torch.randn(2, 7, dtype=torch.float64)
+    compiled, composed, compose = torch.compile(layer, fullgraph=True, backend="eager"), [], nc.reference.compose
+    monkeypatch.setattr(nc.reference, "compose", lambda *args: composed.append(args) or compose(*args))
+    expected = compiled(x)
+    assert not composed
+    with nc.backend("reference"):
+        torch.testing.assert_close(compiled(x), expected)
+    assert len(composed) == 2
+    torch.testing.assert_close(compiled(x), expected)
+    assert len(composed) == 2
+
+
 def test_one_control_serves_a_whole_sequence():
     layer = randomised(nc.Linear(7, 3, program=small(), control_dim=4, dtype=torch.float64))
     x, z = torch.randn(2, 5, 7, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from .compiled import run_uncompiled
 from .config import ProgramConfig
 from .kernels.rounding import power_of_two
 
@@ -48,21 +49,24 @@ def backend(name: Backend) -> Iterator[None]:
 
     The choice applies in the thread or asyncio task that runs the block. With activation checkpointing, which reruns
     the forward, the backward must run inside the block too. Layers whose memory or controller has hooks, is a subclass
-    or is parametrized use "torch" regardless.
+    or is parametrized use "torch" regardless. The reference branches on values, which cannot be compiled: compiled
+    models run uncompiled in its block.
     """
     global _last_chosen
     if name not in ("auto", *get_args(Implementation)):
         raise ValueError(f"backend must be 'auto', 'torch', 'cpu', 'triton' or 'reference', got {name!r}")
     if name == "triton" and not _HAS_TRITON:
         raise ValueError("backend 'triton' needs the triton package, which is not installed")
+    traced: Backend = "auto" if name == "reference" else name
     token = _chosen.set(name)
-    _open.append(name)
-    _last_chosen = name
+    _open.append(traced)
+    _last_chosen = traced
     try:
-        yield
+        with run_uncompiled() if name == "reference" else nullcontext():
+            yield
     finally:
         _chosen.reset(token)
-        _open.remove(name)
+        _open.remove(traced)
         _last_chosen = _open[-1] if _open else "auto"
 
 
