@@ -255,12 +255,12 @@ class ProgramFunction(torch.autograd.Function):
         _, wants_x, *wants = ctx.needs_input_grad
         saved = list(ctx.saved_tensors)  # once: activation checkpointing may recompute them, and unpacks only once
         with _without_autocast(saved[0]), BelowAutograd():
-            kept, tensors, state = unflatten(saved, ctx.state_type)
+            kept, tensors, state = _unflatten(saved, ctx.state_type)
             grad_x, found = backward(ctx.form, grads, kept, tensors, state, wants_x, ProgramTensors(*wants))
         return None, grad_x, *found
 
 
-def unflatten(saved: list[Any], state_type: type) -> tuple[Kept, ProgramTensors, Any]:
+def _unflatten(saved: list[Any], state_type: type) -> tuple[Kept, ProgramTensors, Any]:
     """Split the flat list of saved tensors into its three parts."""
     first, second = len(Kept._fields), len(Kept._fields) + len(ProgramTensors._fields)
     return Kept(*saved[:first]), ProgramTensors(*saved[first:second]), state_type(*saved[second:])

@@ -42,10 +42,10 @@ def marked() -> str:
     return commit() + ("+" if changed() else "")
 
 
-def source() -> str:
-    """SHA-256 over the package's source files: the same for the same code, whatever the commit says."""
-    root = Path(nc.__file__).parent
-    files = sorted(root.rglob("*.py"))
+def source(package: Path | None = None, *, without: str | None = None) -> str:
+    """SHA-256 over a package's source files, by default this one's; `without` leaves out a subfolder."""
+    root = package or Path(nc.__file__).parent
+    files = sorted(file for file in root.rglob("*.py") if without not in file.relative_to(root).parts)
     content = b"".join(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() for file in files)
     return hashlib.sha256(content).hexdigest()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib.util
 import sys
 from functools import cache
@@ -14,6 +13,7 @@ from torch import nn
 
 import neurocoder as nc
 
+from .. import environment
 from .contenders import Exact, Subject
 
 NAME = "earlier"
@@ -36,11 +36,8 @@ def package(folder: str) -> ModuleType:
 
 
 def digest(folder: str) -> str:
-    """SHA-256 over the earlier library's source files, without the lab's."""
-    root = Path(folder, "neurocoder")
-    files = sorted(file for file in root.rglob("*.py") if "lab" not in file.relative_to(root).parts)
-    content = b"".join(f"{file.relative_to(root)}\0".encode() + file.read_bytes() for file in files)
-    return hashlib.sha256(content).hexdigest()
+    """A hash of the earlier library, without its lab."""
+    return environment.source(Path(folder, "neurocoder"), without="lab")
 
 
 def subject(folder: str, today: Subject) -> Subject:
