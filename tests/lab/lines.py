@@ -13,7 +13,7 @@ from torch import nn
 
 import neurocoder as nc
 from neurocoder.lab.cli import main
-from neurocoder.lab.experiments import Task
+from neurocoder.lab.experiments import Task, TaskExperiment
 
 FEATURES = 4
 
@@ -46,7 +46,7 @@ class Points:
     steps = 16
 
     def __init__(self, config, seed, device):
-        self.config, self.seed = config, seed
+        self.config, self.seed, self.taken = config, seed, 0
         self.x = torch.empty(self.steps, config.batch, FEATURES, device=device)
         self.y = torch.empty(self.steps, config.batch, 1, device=device)
 
@@ -75,11 +75,25 @@ def killing_loss(model, batch):
     os.kill(os.getpid(), 9)
 
 
+def mortal(stream):
+    """A loss that kills the process in step 20, once."""
+
+    def mortal_loss(model, batch):
+        mark = Path(os.environ["NEUROCODER_DATA"], "died")
+        stream.taken += 1
+        if stream.taken == 20 and not mark.exists():
+            mark.write_text(f"at step {stream.taken}")
+            os.kill(os.getpid(), 9)
+        return loss(model, batch)
+
+    return mortal_loss
+
+
 def metrics(variant, error):
     return {"own": {"loss": error.item()}, "tensor": {"error": error}}.get(variant, {"error": error.item()})
 
 
-class Lines:
+class Lines(TaskExperiment):
     """The experiment."""
 
     name = "lines"
@@ -89,7 +103,7 @@ class Lines:
     seeds = {"best": (0, 1), "smoke": (0,)}
 
     def variants(self, config):
-        return ["linear", "program", "dropout", "broken", "diverging", "killed", "wordless", "tensor", "own"]
+        return ["linear", "program", "dropout", "broken", "diverging", "killed", "mortal", "wordless", "tensor", "own"]
 
     def build(self, config, variant, seed, device):
         torch.manual_seed(seed)
@@ -103,7 +117,7 @@ class Lines:
         return Task(
             model=model.to(device),
             stream=stream,
-            loss={"broken": broken_loss, "killed": killing_loss}.get(variant, loss),
+            loss={"broken": broken_loss, "killed": killing_loss, "mortal": mortal(stream)}.get(variant, loss),
             optimiser=kinds[config.optimiser],
             learning_rate=1e30 if variant == "diverging" else config.learning_rate,
             schedule=lambda step: 1 - step / config.steps,
@@ -142,4 +156,4 @@ def run(*arguments):
 def outcome(output, variant="linear", seed=0, preset="best"):
     """A record without what differs from one time to the next."""
     record = json.loads((output / "lines" / preset / variant / f"seed{seed}.json").read_text())
-    return {name: value for name, value in record.items() if name not in ("seconds", "environment")}
+    return {name: value for name, value in record.items() if name not in ("seconds", "environment", "digest")}

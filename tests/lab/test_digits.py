@@ -25,7 +25,7 @@ def build(variant="J2", seed=0, config=SMALL):
 def test_presets_follow_the_paper_where_it_says_anything():
     paper = Digits.presets["paper"]
     assert (paper.optimiser, paper.batch, paper.decay, paper.validation) == ("sgd", 32, "none", False)
-    assert set(Digits.presets) == set(Digits.seeds) == {"paper", "best", "smoke"}
+    assert set(Digits.presets) == set(Digits.seeds) == {"quick", "paper", "best", "smoke"}
     assert all(config.train_images is None for name, config in Digits.presets.items() if name != "smoke")
 
 

@@ -1,21 +1,23 @@
 """`neurocoder export`: records as one table."""
 
 import csv
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import neurocoder as nc
-from neurocoder.lab import environment
+from neurocoder.lab import environment, export, pack, store
 from neurocoder.lab.cli import main
 from neurocoder.lab.results import Record
 
 
 def record(experiment="lines", variant="linear", seed=0, **metrics):
     history = [{"step": 1, "loss": 0.5, **metrics}]
-    run = (experiment, "best", variant, seed, {"steps": 4}, "plain", "cpu", "float32", 1)
-    facts = {"commit": "abc+", "source": "5d41", "torch": "2.13.0", "hardware": "some CPU"}
+    run = (experiment, "best", variant, seed, {"steps": 4}, {"": {"slots": 3}}, "plain", "cpu", "float32", 1)
+    facts = {"commit": "abc", "changed": "yes", "source": "5d41", "torch": "2.13.0", "hardware": "some CPU"}
     return Record(*run, {"main": 7, "total": 7}, metrics, history, {}, 1.5, facts)
 
 
@@ -41,8 +43,24 @@ def test_one_row_per_run_over_all_experiments(tmp_path, capsys):
         ("circles", "selection/lr0.1", "0", "", "3.0"),
         ("lines", "selection/lr0.1", "0", "0.5", ""),
     ]
-    facts = {name: rows[0][name] for name in ("parameters", "seconds", "commit", "source", "hardware", "config")}
-    assert list(facts.values()) == ["7", "1.5", "abc+", "5d41", "some CPU", '{"steps": 4}']
+    facts = {name: rows[0][name] for name in ("parameters", "seconds", "commit", "changed", "source", "hardware")}
+    assert list(facts.values()) == ["7", "1.5", "abc", "yes", "5d41", "some CPU"]
+    assert (rows[0]["config"], rows[0]["model"]) == ('{"steps": 4}', '{"": {"slots": 3}}')
+
+
+def test_packed_runs_are_rows_too_and_no_metric_hides_a_column(tmp_path):
+    output, target = tmp_path / "results", tmp_path / "runs.csv"
+    older = replace(record(loop=3.0, error=0.1), model=None, environment={})
+    pack.write(output / "selection" / "lines" / "best.jsonl.gz", [older, record(seed=1, error=0.2)])
+    write(output / "selection", record(seed=2, error=math.nan))
+    export.write(export.rows(output), target)
+    with target.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    told = [(row["seed"], row["loop"], row["metric.loop"], row["error"]) for row in rows]
+    assert told == [("0", "plain", "3.0", "0.1"), ("1", "plain", "", "0.2"), ("2", "plain", "", "nan")]
+    assert {row["folder"] for row in rows} == {"selection"}
+    assert [row["changed"] for row in rows] == ["", "yes", "yes"]
+    assert [row["model"] for row in rows] == ["null", *['{"": {"slots": 3}}'] * 2]
 
 
 def test_a_damaged_record_leaves_the_earlier_table(tmp_path, capsys):
@@ -61,15 +79,14 @@ def test_every_committed_record_is_exported(tmp_path):
     results = Path(__file__).parents[2] / "results"
     assert main(["export", str(tmp_path / "runs.csv"), "--output", str(results)]) == 0
     with (tmp_path / "runs.csv").open(newline="") as file:
-        assert sum(1 for _ in csv.DictReader(file)) == len(list(results.rglob("seed*.json")))
+        assert sum(1 for _ in csv.DictReader(file)) == len(store.everything(results, pytest.fail)) > 800
 
 
 @pytest.mark.parametrize("changed", ["linear.py", "lab/runs.py"])
-def test_the_source_hash_follows_the_code_alone(tmp_path, monkeypatch, changed):
+def test_the_source_hash_follows_the_code_alone(tmp_path, changed):
     here = environment.source()
     copied = tmp_path / "neurocoder"
     shutil.copytree(Path(nc.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__", "mnist"))
-    monkeypatch.setattr(nc, "__file__", str(copied / "__init__.py"))
-    assert (len(here), environment.source()) == (64, here)
+    assert (len(here), environment.source(copied)) == (64, here)
     (copied / changed).write_text((copied / changed).read_text() + "\n")
-    assert environment.source() != here
+    assert environment.source(copied) != here

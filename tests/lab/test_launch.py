@@ -3,10 +3,10 @@
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from types import ModuleType, SimpleNamespace
 
 import pytest
 from lines import Config, command, outcome, run
@@ -31,7 +31,7 @@ def test_metrics_that_no_record_can_hold_are_named_at_the_first_evaluation(tmp_p
     wish = ("--variants", "tensor,own,linear", "--seeds", "0", "--output", tmp_path, "--jobs", jobs)
     assert run(*wish) == 1
     said = capfd.readouterr().out
-    assert "tensor seed 0 failed: ValueError: evaluate must return numbers (.item() of a tensor), got tensor(" in said
+    assert "tensor seed 0 failed: ValueError: metrics must be numbers (.item() of a tensor), got tensor(" in said
     assert "own seed 0 failed: ValueError: evaluate must not name a metric step or loss, got" in said
     assert "1 finished, 2 failed" in said
 
@@ -87,7 +87,7 @@ def test_an_interrupt_stops_all_workers_with_checkpoints(tmp_path, capfd):
     assert capfd.readouterr().err == "interrupted: the same command with --resume continues from here\n"
     names = sorted(file.name for file in folder.iterdir())
     assert names == ["seed0.checkpoint.safetensors", "seed1.checkpoint.safetensors"]
-    assert all(0 < Checkpoint.read(file).course.step < 400 for file in folder.iterdir())
+    assert all(0 < Checkpoint.read(file).state["taken"] < 400 for file in folder.iterdir())
 
 
 def test_workers_save_and_end_where_the_first_process_is_killed(tmp_path):
@@ -98,7 +98,7 @@ def test_workers_save_and_end_where_the_first_process_is_killed(tmp_path):
         time.sleep(0.01)
     process.kill()
     process.communicate(timeout=60)  # until none is left that could write to its output
-    assert {Checkpoint.read(file).course.step < 10_000 for file in folder.glob("seed?.checkpoint.*")} == {True}
+    assert {Checkpoint.read(file).state["taken"] < 10_000 for file in folder.glob("seed?.checkpoint.*")} == {True}
 
 
 @pytest.mark.parametrize(
@@ -130,66 +130,47 @@ def test_a_cluster_needs_ray(tmp_path, capsys, monkeypatch):
     assert "pip install 'neurocoder[cluster]'" in capsys.readouterr().err
 
 
-@pytest.fixture
-def ray(monkeypatch):
-    """As much of ray as the lab uses, in this process; a task is done when it is waited for."""
-    fake, started = ModuleType("ray"), SimpleNamespace(init=None, options=None, down=False)
-
-    class RayError(Exception):
-        pass
-
-    def init(address, **options):
-        if address == "nowhere":
-            raise ConnectionError("no cluster there")
-        started.init = options
-
-    def remote(**options):
-        started.options = options
-        return lambda function: SimpleNamespace(remote=lambda *given: (function, given))
-
-    def get(reference):
-        function, (unit, setup) = reference
-        if unit.variant == "killed":
-            raise RayError("the worker died")
-        return function(unit, setup)
-
-    fake.init, fake.remote, fake.get = init, remote, get
-    fake.wait = lambda references, timeout: (references[:1], references[1:])
-    fake.cancel = lambda reference, force: None
-    fake.cluster_resources = lambda: {"CPU": 2.0}
-    fake.shutdown = lambda: setattr(started, "down", True)
-    fake.exceptions = SimpleNamespace(RayError=RayError)
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    return started
+def test_a_cluster_that_does_not_answer_is_named_at_once(tmp_path, capsys):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    assert run("--cluster", address, "--output", tmp_path) == 2
+    expected = f"error: --cluster must be auto, local, or HOST:PORT of a Ray cluster, got {address}: "
+    assert capsys.readouterr().err.startswith(expected)
 
 
-def test_a_cluster_makes_the_same_records(tmp_path, capsys, ray, monkeypatch):
-    monkeypatch.setenv("NEUROCODER_DATA", str(tmp_path))
-    wish = ("--variants", "broken,killed,program", "--seeds", 0)
-    assert run(*wish, "--cluster", "auto", "--output", tmp_path) == 1
-    said = capsys.readouterr().out
-    assert "broken seed 0 failed: RuntimeError: no loss today" in said
-    assert "killed seed 0 failed: RayError: the worker died" in said
-    assert ray.init["runtime_env"]["env_vars"]["NEUROCODER_DATA"] == str(tmp_path)
-    assert ray.options["num_gpus"] == 0
-    assert ray.down
-    run("--variants", "program", "--seeds", 0, "--output", tmp_path / "here")
-    assert outcome(tmp_path, "program") == outcome(tmp_path / "here", "program")
-    assert not list(tmp_path.glob("**/*.safetensors"))
-
-
-def test_a_cluster_that_is_not_there(tmp_path, capsys, ray):
-    assert run("--cluster", "nowhere", "--output", tmp_path) == 2
-    assert "--cluster nowhere: no cluster there" in capsys.readouterr().err
-
-
-def test_a_true_cluster_makes_the_same_records(tmp_path):
-    pytest.importorskip("ray")
-    wish = ("--variants", "broken,program", "--seeds", 0)
-    process = command("run", "lines:Lines", *wish, "--cluster", "auto", "--output", tmp_path)
+@pytest.mark.slow
+def test_a_cluster_makes_the_same_records_although_a_worker_is_killed(tmp_path):
+    wish = ("--variants", "broken,mortal,program", "--seeds", 0, "--data-root", tmp_path, "--checkpoint-seconds", 0)
+    process = command("run", "lines:Lines", *wish, "--cluster", "local", "--output", tmp_path)
     said, complaints = process.communicate(timeout=300)
-    assert "1 finished, 1 failed (broken seed 0)" in said, complaints
-    run("--variants", "program", "--seeds", 0, "--output", tmp_path / "here")
+    assert "2 finished, 1 failed (broken seed 0)" in said, complaints
+    assert "broken seed 0 failed: RuntimeError: no loss today" in said
+    assert (tmp_path / "died").read_text() == "at step 20"
+    run("--variants", "mortal,program", "--seeds", 0, "--data-root", tmp_path, "--output", tmp_path / "here")
+    for variant in ("mortal", "program"):
+        assert outcome(tmp_path, variant) == outcome(tmp_path / "here", variant)
+    assert not list(tmp_path.glob("**/*.safetensors"))
+    assert not list(tmp_path.glob("**/*.lock"))
+
+
+@pytest.mark.slow
+def test_a_sweep_on_a_cluster_is_stopped_and_resumed(tmp_path):
+    wish = ("run", "lines:Lines", "--variants", "program", "--seeds", 0, "--pause", 0.08, "--cluster", "local")
+    process = command(*wish, "--output", tmp_path, "--checkpoint-seconds", 0)
+    folder = tmp_path / "lines" / "best" / "program"
+    while process.poll() is None and not list(folder.glob("*.safetensors")):
+        time.sleep(0.05)
+    process.terminate()
+    said, complaints = process.communicate(timeout=300)
+    assert process.returncode == 143, (said, complaints)
+    assert "--resume" in complaints
+    (path,) = folder.iterdir()
+    assert 0 < Checkpoint.read(path).state["taken"] < 40
+    process = command(*wish, "--output", tmp_path, "--resume")
+    said, complaints = process.communicate(timeout=300)
+    assert "1 finished" in said, complaints
+    run("--variants", "program", "--seeds", 0, "--pause", 0.08, "--output", tmp_path / "here")
     assert outcome(tmp_path, "program") == outcome(tmp_path / "here", "program")
 
 
@@ -202,7 +183,7 @@ def test_reasons_name_error_and_place():
 
 
 def test_a_terminal_shows_bars(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("neurocoder.lab.training.REPORT_EVERY", -1.0)
+    monkeypatch.setattr("neurocoder.lab.context.REPORT_EVERY", -1.0)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "140")
@@ -211,4 +192,24 @@ def test_a_terminal_shows_bars(tmp_path, capsys, monkeypatch):
     for part in ("linear seed 0 ", "/40", "loss ", "steps/s", "sweep", "left"):
         assert part in said
     assert "broken seed 0 failed: RuntimeError" in said
-    assert said.rstrip().endswith(f"records in {tmp_path / 'lines' / 'best'}")
+    assert f"records in {tmp_path / 'lines' / 'best'}" in said
+
+
+def test_two_commands_with_one_output_share_the_sweep(tmp_path):
+    wish = ("run", "lines:Lines", "--variants", "program", "--seeds", "0-3", "--pause", 0.05, "--output", tmp_path)
+    both = [command(*wish) for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
+    counts = [sum(line.startswith("program seed") for line in out.splitlines()) for out, _ in said]
+    assert sum(counts) == 4, said
+    assert min(counts) > 0
+    assert [process.returncode for process in both] == [0, 0]
+    assert {path.name for path in (tmp_path / "lines/best/program").iterdir()} == {f"seed{i}.json" for i in range(4)}
+
+
+def test_a_dry_run_only_says_what_would_be_run(tmp_path, capsys):
+    assert run("--variants", "linear", "--seeds", 0, "--output", tmp_path) == 0
+    capsys.readouterr()
+    assert run("--variants", "linear,program", "--seeds", 0, "--output", tmp_path, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert said == (f"program seed 0\n1 of 2 runs to do, on cpu, loop plain, into {tmp_path / 'lines' / 'best'}\n")
+    assert not (tmp_path / "lines" / "best" / "program").exists()

@@ -8,7 +8,6 @@ from scipy.spatial.distance import cdist
 
 import neurocoder as nc
 from neurocoder.lab.experiments import patterns
-from neurocoder.lab.experiments.patterns import Turns, turns
 
 
 def blobs(*sizes, apart=1.0, spread=0.02, slots=5):
@@ -70,16 +69,6 @@ def test_information_in_bits():
     assert patterns.information(np.array([[5, 0], [0, 5]])) == pytest.approx(1)
     assert patterns.information(np.array([[4, 4], [2, 2]])) == pytest.approx(0)
     assert patterns.information(np.diag([1, 1, 1, 1])) == pytest.approx(2)
-
-
-def test_turns_follow_the_most_common_path():
-    #        up up up    ...         down up up, down up down
-    paths = [30, 0, 10, 0, 40, 0, 20, 0]
-    way = turns(paths)
-    assert way.patterns == (1, 0, 0)
-    assert way.shares == pytest.approx((0.6, 2 / 3, 1.0))
-    assert way.whole == pytest.approx(0.4)
-    assert turns([7, 3]) == Turns((0,), (0.7,))
 
 
 def test_observed_paths_and_means_are_those_of_the_attention(monkeypatch):

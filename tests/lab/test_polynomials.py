@@ -13,7 +13,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import neurocoder as nc
 from neurocoder.lab.data.polynomials import Family, generator, network_input
-from neurocoder.lab.experiments import boundaries, load, polynomials_runs, polynomials_sections
+from neurocoder.lab.experiments import boundaries, load, polynomials_sections
 from neurocoder.lab.experiments.polynomials import PolynomialsConfig, Rates
 from neurocoder.lab.experiments.polynomials_variants import MODELS, SETTINGS, family, split
 from neurocoder.lab.networks.gru import Regressor, StackableGRU
@@ -98,20 +98,15 @@ def test_scores_are_judged_by_their_place_in_the_chunk():
     jump = noise + 2 * (position == 1)
     jump[25:, position == 1] += 5
     found = boundaries.judge({"first": first, "second": second, "last": last, "jump": jump}, points)
-    assert [found["first"][name] for name in ("first", "either", "quiet")] == pytest.approx([1, 1, 1])
-    assert [found["second"][name] for name in ("second", "either")] == pytest.approx([1, 1])
-    assert found["first"]["second"] == pytest.approx(0.5, abs=0.1)
+    assert [found["first"][name] for name in ("either", "quiet")] == pytest.approx([1, 1])
+    assert found["second"]["either"] == pytest.approx(1)
     assert found["last"]["either"] < 0.5
-    assert found["jump"]["jump_correlation"] == pytest.approx(1)
-    assert abs(found["first"]["jump_correlation"]) < 1
-    assert np.argmax(boundaries.reaction(first, points)) == 0
 
 
 def test_the_first_chunk_does_not_count():
     points = 4
     score = np.tile([9.0, 9.0, 0.0, 1.0] + 2 * [0.0, 0.0, 1.0, 2.0], (3, 1))
     assert boundaries.Positions(score, points).either() == pytest.approx(0)
-    assert boundaries.reaction(score, points) == pytest.approx([0, 0, 1, 2])
 
 
 def test_quiet_beginnings_are_those_with_the_smaller_jump():
@@ -187,17 +182,10 @@ def test_errors_are_those_of_the_predictions():
     sequences = family("clean", config.chunks, config.points, config.noise)
     y = sequences.sample(300, generator("test", 0)).y.double().view(-1, config.points)
     with torch.no_grad():
-        metrics, observed = task.evaluate(task.model), task.observe(task.model)
+        metrics = task.evaluate(task.model)
     assert metrics["mse"] == pytest.approx(y.square().mean().item())
     assert metrics["first_points"] == pytest.approx(y[:, 0].square().mean().item())
     assert metrics["above_floor"] == pytest.approx(y[:, 1:].square().sum().item() / y.numel())
-    assert observed["by_position"] == pytest.approx(y.square().mean(0).tolist())
-    by_chunk = y.view(300, -1, config.points)
-    surprise = observed["reaction"]["surprise"]
-    assert surprise[0] == pytest.approx(by_chunk[:, :-1, -1].abs().mean().item())
-    assert surprise[1:] == pytest.approx(by_chunk[:, 1:, :-1].abs().mean((0, 1)).tolist())
-    jump = (by_chunk[:, 1:, 0] - by_chunk[:, :-1, -1]).abs().mean().item()
-    assert observed["reaction"]["jump"][1] == pytest.approx(jump)
 
 
 def test_validation_sequences_are_others():
@@ -221,7 +209,6 @@ def test_observations_are_json_and_show_the_attention_of_the_first_component():
     attention = torch.tensor(observed["example"]["attention"])
     torch.testing.assert_close(attention, trace["output"].u[0, :, 0], atol=1e-4, rtol=0)
     assert set(observed["boundaries"]) == set(plots.SIGNALS)
-    assert all(len(curve) == SMOKE.points for curve in observed["reaction"].values())
 
 
 @pytest.mark.parametrize(
@@ -284,7 +271,7 @@ def records():
         with torch.no_grad():
             observations = json.loads(json.dumps(task.observe(task.model)))
         sizes = nc.count_parameters(task.model)
-        run = ("polynomials", "smoke", variant, seed, dataclasses.asdict(SMOKE), "plain", "cpu", "float32", 1)
+        run = ("polynomials", "smoke", variant, seed, dataclasses.asdict(SMOKE), None, "plain", "cpu", "float32", 1)
         found.append(Record(*run, sizes, metrics, history, observations, 1.0))
     return found
 
@@ -296,8 +283,11 @@ def test_sections_have_tables_and_figures(records):
     row = next(row for row in errors.tables[0].rows if row[0] == "multi-step")
     assert row[1:3] == (2047, 2100)
     mine = [record.metrics["above_floor"] for record in records if record.variant == "multi"]
-    assert list(row[4].values) == pytest.approx([1e4 * error for error in mine])
-    assert [plot.name for plot in beginnings.plots] == ["attention", "auc", "reaction"]
+    assert list(row[3].values) == pytest.approx([1e4 * error for error in mine])
+    theirs = [record.metrics["above_floor"] for record in records if record.variant == "gru"]
+    assert errors.tables[0].headings[5] == "minus GRU"
+    assert list(row[5].values) == pytest.approx([1e4 * (a - b) for a, b in zip(mine, theirs, strict=True)])
+    assert [plot.name for plot in beginnings.plots] == ["attention", "auc"]
     for plot in (*errors.plots, *beginnings.plots):
         plot.draw().draw_without_rendering()
 
@@ -308,7 +298,7 @@ def test_records_without_an_example_have_no_picture_of_it(records):
         for record in records
     ]
     _, beginnings = EXPERIMENT.sections(thin, {})
-    assert [plot.name for plot in beginnings.plots] == ["auc", "reaction"]
+    assert [plot.name for plot in beginnings.plots] == ["auc"]
 
 
 @pytest.mark.parametrize(
@@ -325,62 +315,21 @@ def test_sections_of_any_records(records, variants):
             assert plot.draw().axes
 
 
-def curve(*errors):
-    """A run with these errors above the floor, a tenth of the last one at first points."""
-    history = [{"step": 100 * (n + 1), "loss": 0.0, "above_floor": error} for n, error in enumerate(errors)]
-    config = dataclasses.asdict(SMOKE)
-    metrics = {"above_floor": errors[-1], "rest": 0.9 * errors[-1] * SMOKE.points / (SMOKE.points - 1)}
-    run = ("polynomials", "best", "gru", 0, config, "plain", "cpu", "float32", 1, {}, metrics)
-    return Record(*run, history, {}, 1.0)
+def test_models_that_share_no_seed_are_not_compared(records):
+    apart = [record for record in records if (record.variant, record.seed) in (("gru", 0), ("multi", 1))]
+    rows = {row[0]: row for row in EXPERIMENT.sections(apart, {})[0].tables[0].rows}
+    assert list(rows["multi-step"][5].values) == []
 
 
-def test_iterations_to_an_error_are_those_of_the_mean_curve():
-    records = [curve(4.0, 2.0, 1.0, 1.0), curve(4.0, 4.0, 3.0, 1.0)]
-    assert polynomials_sections.steps_to(records, 3.0) == 200
-    assert polynomials_sections.steps_to(records, 2.5) == 300
-    assert polynomials_sections.steps_to(records, 0.5) is None
+def test_the_median_run_stands_for_all(records):
+    runs = [dataclasses.replace(records[0], metrics={"above_floor": error}) for error in (3.0, 1.0, 2.0)]
+    assert polynomials_sections.median_run(runs) is runs[2]
 
 
-def test_the_verdict_says_who_is_below_whom():
-    def verdict(**means):
-        runs = {name.replace("_", "-"): [curve(mean)] for name, mean in means.items()}
-        return polynomials_sections.verdict(runs)
-
-    assert "Every Neurocoder is below GRU and HyperNet." in verdict(gru=3.0, hyper=2.0, single_2=1.0, multi=1.5)
-    assert "at first points of chunks, where 0 was not predicted: GRU 10%, multi-step 10%." in verdict(
-        gru=3.0, multi=1.5
-    )
-    mixed = verdict(gru=3.0, hyper=2.0, single_2=1.0, multi=2.5)
-    assert "Below GRU and HyperNet: single-step (LSTM 2); not below: multi-step." in mixed
-    assert "No Neurocoder is below GRU." in verdict(gru=1.0, multi=2.0)
-
-
-def test_the_verdict_has_mean_and_median_of_the_seeds():
-    said = polynomials_sections.verdict({"gru": [curve(error) for error in (1e-4, 2e-4, 9e-4)]})
-    assert "mean and median of the seeds: GRU 4.00, 2.00." in said
-
-
-def test_models_that_share_no_seed_are_not_compared():
-    runs = {"gru": [curve(1e-4)], "multi": [dataclasses.replace(curve(2e-4), seed=1)]}
-    said = polynomials_sections.verdict(runs)
-    assert "No Neurocoder is below GRU." in said
-    assert "minus" not in said
-
-
-def test_a_contrast_says_what_the_seeds_can_tell():
-    """By hand: mean -2, standard deviation 1, so the interval is -2 -+ 4.303 / sqrt(3)."""
-    said = polynomials_runs.contrast("multi", "gru", [-1.0, -2.0, -3.0], "errs", digits=2)
-    assert said == [
-        "Multi-step minus GRU: -2.00 (95% interval -4.48 to +0.48, 3 seeds): not statistically significant."
-    ]
-    (clear,) = polynomials_runs.contrast("multi", "gru", [-1.9, -2.0, -2.1], "errs", digits=2)
-    assert clear.endswith("3 seeds): multi-step errs less.")
-    assert polynomials_runs.contrast("multi", "gru", [1.0], "errs", digits=2) == []
-
-
-def test_the_median_run_stands_for_all():
-    runs = [curve(error) for error in (3.0, 1.0, 2.0)]
-    assert polynomials_runs.median_run(runs) is runs[2]
+def test_medians_are_of_the_evaluations_that_all_seeds_have():
+    """Packed histories are thinned."""
+    runs = [np.array([(1, 9.0), (2, 4.0), (3, 1.0)]), np.array([(1, 5.0), (3, 3.0)]), np.array([(1, 7.0), (3, 8.0)])]
+    assert plots.middle(runs).tolist() == [[1, 7.0], [3, 3.0]]
 
 
 def test_regressors_keep_leading_dimensions():

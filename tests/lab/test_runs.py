@@ -9,13 +9,11 @@ import time
 import pytest
 import torch
 from lines import Points, command, outcome, run
-from safetensors import SafetensorError
+from torch import nn
 
 from neurocoder.lab.checkpoints import Checkpoint
-from neurocoder.lab.files import replacing
 from neurocoder.lab.results import Damaged
 from neurocoder.lab.runs import differences, format_seeds
-from neurocoder.lab.training import Course
 
 SLOW = ("--variants", "program", "--seeds", 0, "--pause", 0.05)
 
@@ -44,13 +42,13 @@ def test_a_run_killed_in_the_middle_resumes_to_the_same_record_bit_for_bit(tmp_p
     process = command("run", "lines:Lines", *SLOW, "--output", tmp_path, "--checkpoint-seconds", 0)
     folder = tmp_path / "lines" / "best" / "program"
     path = folder / "seed0.checkpoint.safetensors"
-    while process.poll() is None and not (path.exists() and Checkpoint.read(path).course.step > 12):
+    while process.poll() is None and not (path.exists() and Checkpoint.read(path).state["taken"] > 12):
         time.sleep(0.01)
     process.kill()
     process.communicate()
     assert process.returncode == -9
     assert not (folder / "seed0.json").exists()
-    assert 12 < Checkpoint.read(path).course.step < 40
+    assert 12 < Checkpoint.read(path).state["taken"] < 40
     assert run(*SLOW, "--output", tmp_path, "--resume") == 0
     assert run(*SLOW, "--output", tmp_path / "whole") == 0
     assert outcome(tmp_path, "program") == outcome(tmp_path / "whole", "program")
@@ -70,7 +68,7 @@ def test_an_interrupted_run_saves_itself_and_resumes_bit_for_bit(
         assert "--resume" in capsys.readouterr().err
         files = list((tmp_path / "lines" / "best" / variant).iterdir())
         assert [file.name for file in files] == ["seed0.checkpoint.safetensors"]
-    assert Checkpoint.read(files[0]).course.step == 3 + 13 + 17
+    assert Checkpoint.read(files[0]).state["taken"] == 3 + 13 + 17
     assert run(*wish, "--output", tmp_path, "--resume") == 0
     assert outcome(tmp_path, variant) == outcome(tmp_path / "whole", variant)
     assert not files[0].exists()
@@ -144,7 +142,7 @@ def checkpoint(folder, **changes):
     config = {"steps": 40, "batch": 8, "learning_rate": 0.02, "optimiser": "adam", "clip": None, "pause": 0.0}
     identity = {"variant": "linear", "seeds": [0], **setup, **{f"config.{name}": config[name] for name in config}}
     path = folder / "lines" / "best" / "linear" / "seed0.checkpoint.safetensors"
-    Checkpoint(identity | changes, Course(0, [[]]), {"total": torch.zeros(1)}).write(path)
+    Checkpoint(identity | changes, [[]], 0.0, ["?"], {"total": torch.zeros(1)}).write(path)
     return path
 
 
@@ -182,7 +180,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_starts_anew(tmp_path, cap
 
 def test_a_checkpoint_with_other_numbers_than_were_written_is_damaged(tmp_path):
     path = tmp_path / "seed0.checkpoint.safetensors"
-    Checkpoint({}, Course(0, [[]]), {"a": torch.ones(8), "b": torch.zeros(0)}).write(path)
+    Checkpoint({}, [[]], 0.0, [], {"a": torch.ones(8), "b": torch.zeros(0)}).write(path)
     assert torch.equal(Checkpoint.read(path).state["a"], torch.ones(8))
     path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
     with pytest.raises(Damaged, match="does not match its digest"):
@@ -223,29 +221,46 @@ def test_a_rerun_that_was_interrupted_is_resumed_although_there_is_an_old_record
 
 def test_checkpoints_come_back_as_they_were(tmp_path):
     path = tmp_path / "seed0.checkpoint.safetensors"
-    course = Course(7, [[{"step": 5, "loss": 0.1 + 0.2}]], 1.5)
-    Checkpoint({"steps": 3}, course, {"a": torch.arange(3), "b": torch.tensor(0.1, dtype=torch.float64)}).write(path)
+    layer = nn.Linear(2, 1)
+    optimiser = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(2)).sum().backward()
+    optimiser.step()
+    state = {
+        "a": torch.arange(3),
+        "b": [torch.tensor(0.1, dtype=torch.float64), None, (1, "two", True)],
+        "layer": layer,
+        "optimiser": optimiser,
+        "numbers": {0: 0.1 + 0.2, "large": 2**200, "none": float("inf")},
+    }
+    histories = [[{"step": 5, "loss": 0.1 + 0.2}]]
+    Checkpoint({"steps": 3}, histories, 1.5, ["x", "y"], state).write(path)
     found = Checkpoint.read(path)
-    assert found.identity == {"steps": 3}
-    assert found.course == course
+    assert (found.identity, found.histories, found.seconds, found.sources) == ({"steps": 3}, histories, 1.5, ["x", "y"])
     assert torch.equal(found.state["a"], torch.arange(3))
-    assert found.state["b"].item() == 0.1
+    assert found.state["b"][0].item() == 0.1
+    assert found.state["b"][1:] == state["b"][1:]
+    assert found.state["numbers"] == state["numbers"]
+    assert torch.equal(found.state["layer"]["weight"], layer.weight)
+    other = torch.optim.AdamW(layer.parameters(), lr=1.0)
+    other.load_state_dict(found.state["optimiser"])
+    assert torch.equal(other.state[layer.weight]["exp_avg"], optimiser.state[layer.weight]["exp_avg"])
+    assert other.param_groups[0]["lr"] == optimiser.param_groups[0]["lr"]
+    with pytest.raises(ValueError, match=r"state.b must be made of tensors, .* got set"):
+        Checkpoint({}, [], 0.0, [], {"b": {1}}).write(path)
     path.write_bytes(b"")
     with pytest.raises(Damaged, match="is not a checkpoint"):
         Checkpoint.read(path)
 
 
 def test_a_full_disk_is_named_with_the_file_and_leaves_nothing_half_written(tmp_path, monkeypatch):
-    def full(state, path, about):
-        path.write_bytes(b"half")
-        raise SafetensorError("I/O error: No space left on device")
-
-    monkeypatch.setattr("neurocoder.lab.checkpoints.save_file", full)
-    path = tmp_path / "seed0.checkpoint.safetensors"
-    with pytest.raises(OSError, match=f"{path} cannot be written: I/O error: No space left on device"):
-        Checkpoint({}, Course(0, [[]]), {}).write(path)
-    with pytest.raises(OSError, match=f"{path} cannot be written: No space left on device"), replacing(path):
+    def full(path, content):
+        path.touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    path = tmp_path / "seed0.checkpoint.safetensors"
+    with pytest.raises(OSError, match=f"{path} cannot be written: No space left on device"):
+        Checkpoint({}, [[]], 0.0, [], {}).write(path)
     assert not list(tmp_path.iterdir())
 
 

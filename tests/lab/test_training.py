@@ -7,10 +7,11 @@ import torch
 from lines import Config, Lines, outcome, run
 from torch import nn
 
+from neurocoder.lab.context import Context, Guard, TrainingError
 from neurocoder.lab.graphs import GraphStepper
 from neurocoder.lab.runs import Setup
 from neurocoder.lab.stacked import Stacked
-from neurocoder.lab.training import Guard, Single, Stepper, Training, TrainingError
+from neurocoder.lab.training import Single, Stepper, Training
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CLOSE = {Stepper: 1e-9, GraphStepper: 1e-5}
@@ -31,9 +32,9 @@ def trained(stepper, stack, variant="program", seeds=(0, 1, 2), device="cpu", **
     fabric = Setup(output=None, device=device, precision=precision).fabric()
     tasks = [Lines().build(Config(**changes), variant, seed, fabric.device) for seed in seeds]
     learner = Stacked(tasks, fabric) if stack else Single(tasks[0], fabric)
-    training = Training(tasks, learner, stepper(learner, tasks, fabric), fabric)
-    training.run(Guard())
-    return training.course.histories, learner.models()
+    context = Context(Config(**changes), variant, tuple(seeds), fabric)
+    Training(context, tasks, learner, stepper(learner, tasks, fabric)).run()
+    return [run.history for run in context.runs.values()], learner.models()
 
 
 def assert_close(history, model, expected, member, tolerance):
@@ -125,14 +126,16 @@ def test_gradients_are_clipped_to_the_limit_but_never_scaled_up():
     fabric = Setup(output=None).fabric()
     tasks = [Lines().build(Config(), "linear", seed, fabric.device) for seed in (0, 1)]
     stacked, alone = Stacked(tasks, fabric), Single(tasks[0], fabric)
-    for parameter in stacked.parameters:  # five numbers each: 3, 3, 3, 3, 0 and 0.1, 0.1, 0.1, 0.1, 0 have norms 6, 0.2
+    for (
+        parameter
+    ) in stacked.parameters.values():  # five numbers each: 3, 3, 3, 3, 0 and 0.1, 0.1, 0.1, 0.1, 0 have norms 6, 0.2
         value = 1.0 if parameter.dim() == 3 else 0.0
         parameter.grad = torch.stack([torch.full_like(parameter[0], scale * value) for scale in (3.0, 0.1)])
-    for parameter, both in zip(alone.parameters, stacked.parameters, strict=True):
+    for parameter, both in zip(alone.parameters.values(), stacked.parameters.values(), strict=True):
         parameter.grad = both.grad[0].clone()
     for learner in (stacked, alone):
         learner.clip(2.0)
-    for parameter, both in zip(alone.parameters, stacked.parameters, strict=True):
+    for parameter, both in zip(alone.parameters.values(), stacked.parameters.values(), strict=True):
         value = 1.0 if both.dim() == 3 else 0.0
         torch.testing.assert_close(parameter.grad, torch.full_like(parameter, value))
         torch.testing.assert_close(both.grad[0], torch.full_like(parameter, value))
@@ -150,9 +153,9 @@ def test_gradients_of_single_numbers_are_clipped_too():
     for task in tasks:
         task.model = Number()
     stacked = Stacked(tasks, fabric)
-    stacked.parameters[0].grad = torch.tensor([5.0, 0.5])
+    stacked.parameters["value"].grad = torch.tensor([5.0, 0.5])
     stacked.clip(2.0)
-    torch.testing.assert_close(stacked.parameters[0].grad, torch.tensor([2.0, 0.5]))
+    torch.testing.assert_close(stacked.parameters["value"].grad, torch.tensor([2.0, 0.5]))
 
 
 def test_the_record_says_which_loop_was_used(tmp_path):
@@ -178,10 +181,10 @@ def test_the_loss_is_the_mean_since_the_last_evaluation():
 
     task.loss = loss
     learner = Single(task, fabric)
-    training = Training([task], learner, Stepper(learner, [task], fabric), fabric)
-    training.run(Guard())
+    context = Context(Config(steps=25), "linear", (0,), fabric)
+    Training(context, [task], learner, Stepper(learner, [task], fabric)).run()
     means = [torch.stack(losses[first:last]).double().mean().item() for first, last in ((0, 10), (10, 20), (20, 25))]
-    assert [entry["loss"] for entry in training.course.histories[0]] == pytest.approx(means, rel=1e-12)
+    assert [entry["loss"] for entry in context.runs[0].history] == pytest.approx(means, rel=1e-12)
     assert set(modes) == {(True, True)}
 
 
@@ -191,7 +194,7 @@ def test_evaluations_are_in_eval_mode_without_gradients():
     modes = []
     task.evaluate = lambda model: modes.append((model.training, torch.is_grad_enabled())) or {}
     learner = Single(task, fabric)
-    Training([task], learner, Stepper(learner, [task], fabric), fabric).run(Guard())
+    Training(Context(None, "linear", (0,), fabric), [task], learner, Stepper(learner, [task], fabric)).run()
     assert modes == [(False, False)] * 2
 
 
@@ -220,15 +223,14 @@ def test_one_seed_of_a_stack_may_diverge_alone(tmp_path, capsys, monkeypatch):
 
 
 def test_progress_is_reported(monkeypatch):
-    monkeypatch.setattr("neurocoder.lab.training.REPORT_EVERY", -1.0)
+    monkeypatch.setattr("neurocoder.lab.context.REPORT_EVERY", -1.0)
     fabric = Setup(output=None).fabric()
     task = Lines().build(Config(steps=12), "linear", 0, fabric.device)
     learner, seen = Single(task, fabric), []
-    Training([task], learner, Stepper(learner, [task], fabric), fabric).run(
-        Guard(report=lambda *progress: seen.append(progress))
-    )
+    context = Context(None, "linear", (0,), fabric, guard=Guard(report=lambda *progress: seen.append(progress)))
+    Training(context, [task], learner, Stepper(learner, [task], fabric)).run()
     assert [(step, steps) for step, steps, _ in seen] == [(step, 12) for step in range(1, 13)]
-    assert all(math.isfinite(loss) for _, _, loss in seen)
+    assert all(shown.startswith("loss ") and math.isfinite(float(shown[5:])) for _, _, shown in seen)
 
 
 def test_bfloat16_trains_as_well(tmp_path):
@@ -238,3 +240,31 @@ def test_bfloat16_trains_as_well(tmp_path):
     assert found["precision"] == "bf16-mixed"
     assert found["metrics"]["error"] == pytest.approx(whole["metrics"]["error"], rel=0.1)
     assert found["metrics"] != whole["metrics"]
+
+
+def test_parameter_groups_keep_their_own_rates():
+    fabric = Setup(output=None).fabric()
+    for kind in (Stepper, GraphStepper):
+        task = Lines().build(Config(), "linear", 0, fabric.device)
+
+        def optimiser(parameters, rate):
+            groups = [{"params": [entry], "lr": rate * (0.1 if name == "bias" else 1)} for name, entry in parameters]
+            return torch.optim.SGD(groups, fused=True)
+
+        task.optimiser = optimiser
+        learner = Single(task, fabric)
+        stepper = kind(learner, [task], fabric)
+        for step in range(2):
+            stepper.step()
+            rates = [float(group["lr"]) for group in stepper.optimiser.param_groups]
+            assert rates == pytest.approx([0.02 * (1 - step / 40), 0.002 * (1 - step / 40)])
+
+
+def test_stacked_seeds_refuse_a_loss_with_tensors_of_its_own():
+    fabric = Setup(output=None).fabric()
+    tasks = [Lines().build(Config(), "linear", seed, fabric.device) for seed in (0, 1)]
+    for task in tasks:
+        anchor = task.model.weight.detach().clone()
+        task.loss = lambda model, batch, anchor=anchor: (model.weight - anchor).square().sum()
+    with pytest.raises(TrainingError, match="loss holds tensors"):
+        Stacked(tasks, fabric)

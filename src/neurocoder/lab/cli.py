@@ -8,34 +8,22 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import cast
 
 from ..version import __version__
 
 NEEDED = ("tyro", "rich", "matplotlib", "scipy", "lightning_fabric")
 
 
-def _run(arguments: Sequence[str]) -> int:
-    from . import command
+def _lab(name: str) -> Callable[[Sequence[str]], int]:
+    """A command of `command.py`, which is imported only when it is called."""
 
-    return command.run(arguments)
+    def call(arguments: Sequence[str]) -> int:
+        from . import command
 
+        return cast(int, getattr(command, name)(arguments))
 
-def _list(arguments: Sequence[str]) -> int:
-    from . import command
-
-    return command.table(arguments)
-
-
-def _report(arguments: Sequence[str]) -> int:
-    from . import command
-
-    return command.report(arguments)
-
-
-def _export(arguments: Sequence[str]) -> int:
-    from . import command
-
-    return command.export(arguments)
+    return call
 
 
 def _bench(arguments: Sequence[str]) -> int:
@@ -44,19 +32,14 @@ def _bench(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
-def _demo(arguments: Sequence[str]) -> int:
-    from . import command
-
-    return command.demo(arguments)
-
-
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
-    "run": (_run, "train an experiment: all its variants and seeds, or some"),
-    "report": (_report, "build tables and figures from the records, next to the paper's"),
-    "export": (_export, "write all records as one CSV file, a row per run"),
-    "list": (_list, "list the experiments and presets"),
+    "run": (_lab("run"), "train an experiment: all its variants and seeds, or some"),
+    "report": (_lab("report"), "build tables and figures from the records, next to the paper's"),
+    "export": (_lab("export"), "write all records as one CSV file, a row per run"),
+    "pack": (_lab("pack"), "gather records into one file per experiment and preset"),
+    "list": (_lab("table"), "list the experiments and presets"),
     "bench": (_bench, "benchmark program layers against plain ones"),
-    "demo": (_demo, "a two-minute demo on MNIST"),
+    "demo": (_lab("demo"), "a two-minute demo on MNIST"),
 }
 
 

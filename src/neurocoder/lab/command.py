@@ -1,4 +1,4 @@
-"""`neurocoder run`, `list` and `report`: they parse the command line and call the rest."""
+"""`neurocoder run`, `list`, `report`, `export` and `pack`: they parse the command line and call the rest."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from .runs import Refused, Setup, Unit, format_seeds
 T = TypeVar("T")
 
 PRESETS = {
-    "best": "our own settings",
+    "quick": "the default: our settings, cut down to minutes",
+    "best": "our settings, chosen on validation data",
     "paper": "the paper's hyper-parameters",
-    "smoke": "a one-minute check that everything works",
+    "smoke": "a check that everything works",
 }
 
 NUMBERS = {
@@ -42,8 +43,8 @@ NUMBERS = {
 MOST_SEEDS = 10_000
 """In one range, which is held in memory."""
 
-PARTS = ("name", "title", "Config", "presets", "seeds", "variants", "build", "sections")
-"""What an experiment must have."""
+PARTS = ("name", "title", "Config", "presets", "seeds")
+"""What an experiment must have, besides its methods."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,20 +53,22 @@ class Options:
 
     experiment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT")]
     """Its name (see `neurocoder list`), or package.module:Class for your own."""
-    preset: str = "best"
-    """Defaults of the settings below: best, paper or smoke."""
+    preset: Annotated[str | None, tyro.conf.arg(metavar="PRESET", help_behavior_hint="(default: the first)")] = None
+    """Defaults of the settings below, see `neurocoder list`."""
     seeds: Annotated[str | None, tyro.conf.arg(metavar="SEEDS", help_behavior_hint="(default: the preset's)")] = None
     """Seeds to run, such as 0-9 or 0,3,5."""
-    variants: str = "*"
-    """Comma-separated names or patterns."""
+    variants: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint="(default: the preset's)")] = None
+    """Comma-separated names or patterns; '*' for all."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to train on."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     """Precision of the computation; parameters stay in float32."""
     loop: Literal["auto", "plain", "graph", "stacked"] = "auto"
     """plain: eager; graph: one CUDA graph per step (auto, on a GPU); stacked: all seeds of a variant as one model."""
-    output: Path = Path("results")
+    output: Path = Path("runs")
     """Folder for the records."""
+    dry_run: bool = False
+    """Only print what would be run."""
     jobs: int = 1
     """Runs in parallel, each in its own process."""
     threads: int = 1
@@ -107,15 +110,19 @@ class Options:
     def _processes(self) -> int:
         return self.devices * self.nodes
 
-    def setup(self, gpu: bool) -> Setup:
+    def setup(self, gpu: bool, loops: Sequence[str]) -> Setup:
         """The setup with every `auto` resolved."""
         device = ("cuda" if gpu else "cpu") if self.device == "auto" else self.device
         if device == "cuda" and not gpu:
             raise ValueError("--device must be cpu where there is no GPU, got cuda")
         if device == "cpu" and self.loop == "graph":
             raise ValueError("--loop graph needs a GPU, got --device cpu")
-        graph = device == "cuda" and self._processes == 1
+        graph = device == "cuda" and self._processes == 1 and "graph" in loops
         loop = ("graph" if graph else "plain") if self.loop == "auto" else self.loop
+        if loop not in loops:
+            raise ValueError(f"--loop must be among {', '.join(set(loops) - {'ddp'})} for this experiment, got {loop}")
+        if self._processes > 1 and "ddp" not in loops:
+            raise ValueError(f"--devices must be 1 for this experiment, got {self._processes}")
         return Setup(
             output=self.output,
             device=device,
@@ -190,7 +197,7 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     if experiment.name in EXPERIMENTS and arguments[0] not in EXPERIMENTS:
         raise ValueError(f"the name of {arguments[0]} must differ from the built-in ones, got {experiment.name!r}")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset", nargs="?", default="best")
+    early.add_argument("--preset", nargs="?", default=next(iter(experiment.presets)))
     preset = early.parse_known_args(list(arguments))[0].preset
     if preset not in experiment.presets:
         raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {preset!r}")
@@ -204,7 +211,7 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
             )
     about = f"{experiment.title}. Variants: {', '.join(variants)}."
     wish: Any = parse(dataclasses.make_dataclass("Wish", fields), arguments, f"run {arguments[0]}", about)
-    return wish.run, experiment, wish.training
+    return dataclasses.replace(wish.run, preset=preset), experiment, wish.training
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -215,22 +222,38 @@ def run(arguments: Sequence[str]) -> int:
     root = os.environ.get("NEUROCODER_DATA")
     if root and not Path(root).is_dir():
         raise ValueError(f"NEUROCODER_DATA must be a folder of data sets, got {root}")
+    assert chosen.preset is not None
     seeds = list(experiment.seeds.get(chosen.preset, ())) if chosen.seeds is None else parse_seeds(chosen.seeds)
     if not seeds:
         raise ValueError(f"--seeds must be given: experiment {experiment.name!r} has none for preset {chosen.preset}")
-    setup = chosen.setup(launch.connect(chosen.cluster) if chosen.cluster else torch.cuda.is_available())
+    wanted = chosen.variants or experiment.selections.get(chosen.preset, "*")
+    gpu = launch.connect(chosen.cluster) if chosen.cluster and not chosen.dry_run else torch.cuda.is_available()
+    setup = chosen.setup(gpu, experiment.loops)
     groups = [tuple(seeds)] if setup.loop == "stacked" else [(seed,) for seed in seeds]
     units = [
         Unit(chosen.experiment, experiment.name, chosen.preset, config, variant, group)
-        for variant in choose(experiment.variants(config), chosen.variants)
+        for variant in choose(experiment.variants(config), wanted)
         for group in groups
     ]
-    return _sweep(units, setup, chosen)
+    return _plan(units, setup) if chosen.dry_run else _sweep(units, setup, chosen)
+
+
+def _plan(units: Sequence[Unit], setup: Setup) -> int:
+    """Print what would be run; returns the exit status."""
+    todo = runs.pending(units, setup, _note)
+    for unit in todo:
+        print(unit)
+    count, all_runs = (sum(len(unit.seeds) for unit in some) for some in (todo, units))
+    print(
+        f"{count} of {all_runs} runs to do, on {setup.device}, loop {setup.loop}, into {units[0].folder(setup).parent}"
+    )
+    return 0
 
 
 def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
-    """Run the unfinished units as chosen; returns the exit status."""
-    os.environ["NEUROCODER_COMMIT"] = environment.marked()  # of the running code, whatever is committed meanwhile
+    """Run the unfinished units as chosen, and report; returns the exit status."""
+    os.environ["NEUROCODER_COMMIT"] = environment.commit()  # of the running code, whatever is committed meanwhile
+    environment.running()
     fabric = setup.fabric() if setup.processes > 1 else None
     first = fabric is None or fabric.is_global_zero
     todo = _pending(units, setup, fabric)
@@ -246,11 +269,24 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
         torch.distributed.destroy_process_group()
     if not first:
         return 0
-    print(f"{shown.conclude()}; records in {setup.output / units[0].name / chosen.preset}", flush=True)
+    print(f"{shown.conclude()}; records in {units[0].folder(setup).parent}", flush=True)
     if signal:
         print("interrupted: the same command with --resume continues from here", file=sys.stderr)
         return 128 + signal
+    if shown.finished or shown.skipped:
+        _report(units[0], setup)
     return 1 if shown.failures else 0
+
+
+def _report(unit: Unit, setup: Setup) -> None:
+    """Tables and figures of the sweep that this unit is of."""
+    from . import report as reports
+
+    names = reports.Options(setup.output, setup.output / "report", (unit.experiment,), (unit.preset,))
+    try:
+        reports.main(names)
+    except (ValueError, OSError) as error:  # the runs themselves are done
+        _note(f"no report: {error}")
 
 
 def _pending(units: Sequence[Unit], setup: Setup, fabric: Fabric | None) -> list[Unit]:
@@ -280,17 +316,29 @@ class ListOptions:
 def table(arguments: Sequence[str]) -> int:
     """`neurocoder list`; returns the exit status."""
     parse(ListOptions, arguments, "list", "List experiments and presets.")
-    rows = Table("experiment", "preset", "variants", "seeds", "purpose")
+    rows = Table("experiment", "preset", "variants", "seeds", "runs", "2 cores", "1 GPU")
+    for column in rows.columns[2:]:
+        column.justify = "right"
     for name in EXPERIMENTS:
         experiment = load(name)
         for preset, config in experiment.presets.items():
-            variants, seeds = experiment.variants(config), format_seeds(experiment.seeds[preset])
-            rows.add_row(name, preset, str(len(variants)), seeds, PRESETS.get(preset, ""))
+            variants = choose(experiment.variants(config), experiment.selections.get(preset, "*"))
+            seeds = experiment.seeds[preset]
+            times = (f"{_rounded(number)} min" for number in experiment.minutes[preset])
+            counts = str(len(variants)), format_seeds(seeds), str(len(variants) * len(seeds))
+            rows.add_row(name, preset, *counts, *times)
         rows.add_section()
     screen = Console(highlight=False)
     screen.print(rows)
+    for preset, purpose in PRESETS.items():
+        screen.print(f"{preset:6} {purpose}")
+    screen.print("\nTimes are rough: --jobs 2 on two CPU cores, and one H200 with MPS and --jobs 16.")
     screen.print("neurocoder run EXPERIMENT --help lists its variants and settings.")
     return 0
+
+
+def _rounded(minutes: float) -> str:
+    return f"{minutes:,.0f}" if minutes >= 1 else f"{minutes:.1f}"
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -311,6 +359,14 @@ def export(arguments: Sequence[str]) -> int:
     if arguments[0] in ("-h", "--help"):
         parse(exports.Options, arguments, "export", about)
     return exports.main(Path(arguments[0]), parse(exports.Options, arguments[1:], "export", about))
+
+
+def pack(arguments: Sequence[str]) -> int:
+    """`neurocoder pack`; returns the exit status."""
+    from . import pack as packing
+
+    about = "Gather records into one compressed file per experiment and preset."
+    return packing.main(parse(packing.Options, arguments, "pack", about))
 
 
 def demo(arguments: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .context import Guard
 from .data import mnist
 from .experiments.digits import DigitsConfig
 from .experiments.digits_attention import draw_grid
@@ -53,11 +54,11 @@ def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record
         for title, variant in MODELS.items():
             row = progress.add_task(title, total=None)
 
-            def report(step: int, steps: int, loss: float, row: TaskID = row) -> None:
+            def report(step: int, steps: int, shown: str, row: TaskID = row) -> None:
                 progress.update(row, completed=step, total=steps)
 
             unit = Unit("digits", "digits", "demo", config, variant, (seed,))
-            outcome = perform(unit, setup, fabric, report=report, checkpoints=False)
+            outcome = perform(unit, setup, fabric, Guard(report=report))
             (found[title],) = outcome.records
             progress.update(row, completed=1, total=1)
     return found

@@ -4,50 +4,83 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import io
 import os
 import platform
 import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 
 import neurocoder as nc
 
+PACKAGE = Path(nc.__file__).parent
 
-def git(*arguments: str) -> str | None:
-    """The output of git in the folder of this code, or None."""
+
+def git(*arguments: str, folder: Path = PACKAGE) -> bytes | None:
+    """The output of git in a folder, by default that of this code; None if it fails."""
     try:
-        here = Path(__file__).parent
-        answer = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
 
 
 def commit(given: str | None = None) -> str:
     """The given commit, else `NEUROCODER_COMMIT`, else that of this code's checkout."""
-    return given or os.environ.get("NEUROCODER_COMMIT") or git("rev-parse", "HEAD") or "unknown"
+    return given or os.environ.get("NEUROCODER_COMMIT") or (git("rev-parse", "HEAD") or b"unknown").decode().strip()
 
 
-def changed(given: str | None = None) -> bool | None:
-    """Whether the package differs from the commit; None outside a checkout, or if the commit was given."""
-    if given or os.environ.get("NEUROCODER_COMMIT"):
+def _digest(files: Mapping[str, bytes]) -> str:
+    """SHA-256 over the names and contents of files, in the order of their names."""
+    return hashlib.sha256(b"".join(name.encode() + b"\0" + files[name] for name in sorted(files))).hexdigest()
+
+
+def source(package: Path = PACKAGE, *, without: str | None = None) -> str:
+    """A hash of a package's source files, by default this one's; `without` leaves out a subfolder."""
+    files = {file.relative_to(package): file for file in package.rglob("*.py")}
+    return _digest({name.as_posix(): file.read_bytes() for name, file in files.items() if without not in name.parts})
+
+
+@cache
+def running() -> str:
+    """`source()` when this process first asked, which is that of the code it runs."""
+    return source()
+
+
+@cache
+def committed(commit: str) -> str | None:
+    """What `source()` is in a commit of this code's repository; None if git does not know it."""
+    place = git("rev-parse", "--show-toplevel", "--show-prefix")
+    if place is None:
         return None
-    answer = git("status", "--porcelain", "--", str(Path(nc.__file__).parent))
-    return None if answer is None else bool(answer)
+    top, prefix = place.decode().split("\n")[:2]
+    packed = git("archive", "--format=tar", f"{commit}:{prefix}", folder=Path(top))
+    if packed is None:
+        return None
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        files = {entry.name: archive.extractfile(entry) for entry in archive if entry.name.endswith(".py")}
+        return _digest({name: file.read() for name, file in files.items() if file is not None})
 
 
-def marked() -> str:
-    """The commit, with a + if the package differs from it."""
-    return commit() + ("+" if changed() else "")
+def changed(commit: str, source: str | None) -> str:
+    """Whether source with this hash differs from the commit: `yes`, `no`, or `unknown` where git cannot tell."""
+    if commit.endswith("+"):
+        return "yes"
+    expected = committed(commit) if source else None
+    return "unknown" if expected is None else "no" if expected == source else "yes"
 
 
-def source(package: Path | None = None, *, without: str | None = None) -> str:
-    """SHA-256 over a package's source files, by default this one's; `without` leaves out a subfolder."""
-    root = package or Path(nc.__file__).parent
-    files = sorted(file for file in root.rglob("*.py") if without not in file.relative_to(root).parts)
-    content = b"".join(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() for file in files)
-    return hashlib.sha256(content).hexdigest()
+def origin(file: Path) -> dict[str, str]:
+    """Hash and commit of a file outside the package; a commit that the file differs from ends in `+`."""
+    status = git("status", "--porcelain", "--ignored", "--", file.name, folder=file.parent)
+    at = git("rev-parse", "HEAD", folder=file.parent)
+    return {
+        "experiment_source": _digest({file.name: file.read_bytes()}),
+        "experiment_commit": (at or b"unknown").decode().strip() + ("+" if at and status else ""),
+    }
 
 
 def version(package: str) -> str | None:
@@ -79,12 +112,16 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def describe(device: torch.device) -> dict[str, str]:
-    """Everything that a record stores; a commit with changes ends in `+`."""
+def describe(device: torch.device, sources: Sequence[str]) -> dict[str, str]:
+    """What a record stores. `sources` are the hashes of all parts of a run: more than one means that the code was
+    changed between them."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    of = commit()
     return {
-        "commit": marked(),
-        "source": source(),
+        "commit": of,
+        "source": sources[-1],
+        **({"earlier_sources": " ".join(sources[:-1])} if len(sources) > 1 else {}),
+        "changed": "yes" if len(sources) > 1 else changed(of, sources[-1]),
         **{name: found for name, found in versions().items() if found is not None},
         "hardware": hardware,
         "threads": str(torch.get_num_threads()),

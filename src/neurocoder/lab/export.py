@@ -9,28 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import store
 from .files import replacing
-from .results import Record
+from .results import Damaged, Record
 
 COLUMNS = (
-    "experiment",
-    "preset",
-    "variant",
-    "seed",
-    "folder",
-    "parameters",
-    "seconds",
-    "loop",
-    "device",
-    "precision",
-    "processes",
-    "commit",
-    "source",
-    "torch",
-    "hardware",
-    "config",
+    *("experiment", "preset", "variant", "seed", "folder", "parameters", "seconds", "loop", "device", "precision"),
+    *("processes", "commit", "changed", "source", "torch", "hardware", "config", "model"),
 )
-"""Columns of every run, in order; one for each metric follows, named after it."""
+"""Columns of every run, in order; one for each metric follows, named after it (`metric.NAME` for a name above)."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +29,21 @@ class Options:
 
 
 def row(record: Record, folder: Path) -> dict[str, Any]:
-    """One run. `folder` tells sweeps of the same name apart; `config` is JSON."""
-    facts = {name: record.environment.get(name, "") for name in ("commit", "source", "torch", "hardware")}
-    own = {name: getattr(record, name) for name in COLUMNS if name not in (*facts, "folder", "parameters", "config")}
-    total, config = record.parameters["total"], json.dumps(record.config, sort_keys=True)
-    return {**own, **facts, "folder": folder.as_posix(), "parameters": total, "config": config, **record.metrics}
+    """One run. `folder` tells sweeps of the same name apart; `config` and `model` are JSON."""
+    facts: dict[str, Any] = {"folder": folder.as_posix(), "parameters": record.parameters["total"]}
+    facts |= {name: record.environment.get(name, "") for name in ("commit", "changed", "source", "torch", "hardware")}
+    facts |= {name: json.dumps(getattr(record, name), sort_keys=True) for name in ("config", "model")}
+    own = {name: getattr(record, name) for name in COLUMNS if name not in facts}
+    return own | facts | {f"metric.{name}" if name in COLUMNS else name: it for name, it in record.metrics.items()}
 
 
 def rows(output: Path) -> list[dict[str, Any]]:
-    """All runs under a folder, sorted by path; a damaged record is an error."""
-    paths = sorted(output.rglob("seed*.json"), key=lambda path: (path.parts[:-1], len(path.stem), path.stem))
-    return [row(Record.read_in_place(path), path.parents[3].relative_to(output)) for path in paths]
+    """All runs under a folder; a damaged record is an error."""
+
+    def refuse(problem: str) -> None:
+        raise Damaged(problem)
+
+    return [row(record, folder) for folder, record in store.everything(output, refuse)]
 
 
 def write(found: Iterable[dict[str, Any]], target: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from lightning_fabric import Fabric
 
-from .experiments import Task
+from .tasks import Task
 from .training import Learner, Stepper
 
 WARM_UP = 3
@@ -22,28 +22,23 @@ class GraphStepper(Stepper):
     On a CPU the same operations run uncaptured.
     """
 
-    name = "graph"
-
     def __init__(self, learner: Learner, tasks: Sequence[Task], fabric: Fabric) -> None:
-        task = tasks[0]
-        rates = [task.learning_rate * task.schedule(step) for step in range(task.steps)]
-        self._rates = torch.tensor(rates, dtype=torch.float32, device=fabric.device)
-        self._rate = self._rates[0].clone()
+        super().__init__(learner, tasks, fabric)
+        factors = [self._task.schedule(step) for step in range(self._task.steps)]
+        self._factors = torch.tensor(factors, dtype=torch.float32, device=fabric.device)
+        # State and learning rates on the device; fused, since only fused SGD reads the rate there.
+        wanted = {"capturable": True, "fused": True, "foreach": False}
+        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
+            group |= {name: value for name, value in wanted.items() if name in group}
+            group["lr"] = torch.tensor(rate, dtype=torch.float32, device=fabric.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = 0
-        super().__init__(learner, tasks, fabric)
         self._side = torch.cuda.Stream(fabric.device) if self.clock.is_cuda else None
 
-    def _optimiser(self) -> torch.optim.Optimizer:
-        """With its state and learning rate on the device; fused, since only fused SGD reads the rate there."""
-        optimiser = self._task.optimiser(self._learner.parameters, self._rate)
-        wanted = {"capturable": True, "fused": True, "foreach": False}
-        for group in optimiser.param_groups:
-            group |= {name: value for name, value in wanted.items() if name in group} | {"lr": self._rate}
-        return optimiser
-
     def _prepare(self) -> None:
-        self._rate.copy_(self._rates.index_select(0, self.clock.view(1)).view(()))
+        factor = self._factors.index_select(0, self.clock.view(1)).view(())
+        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
+            group["lr"].copy_(factor * rate)
 
     def _operations(self) -> None:
         if self._side is None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
+import socket
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
@@ -19,10 +22,12 @@ from typing import Any, cast
 import torch
 from lightning_fabric import Fabric
 
-from . import environment, runs
+from . import checkpoints, environment, runs
+from .checkpoints import Checkpoint
+from .context import Guard, Interrupted, TrainingError
+from .locks import locked
 from .progress import Display
 from .runs import Outcome, Refused, Setup, Unit
-from .training import Interrupted, TrainingError
 
 
 class Signals:
@@ -64,10 +69,9 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
     with Signals() as signals:
         for unit in units:
             report = partial(display.running, unit) if display.live and fabric.is_global_zero else None
+            guard = Guard(lambda: signals.received, interval=setup.interval, report=report)
             try:
-                outcome = runs.perform(unit, setup, fabric, lambda: signals.received, report)
-                if fabric.is_global_zero:
-                    runs.keep(unit, setup, outcome)
+                outcome = runs.claim(unit, setup, fabric, guard)
             except Interrupted as interrupt:
                 return interrupt.signal
             except Exception as error:
@@ -77,8 +81,15 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
                 if signals.received:  # and could not be saved
                     return signals.received
             else:
-                display.done(unit, outcome)
+                _ended(unit, outcome, display)
     return 0
+
+
+def _ended(unit: Unit, outcome: Outcome | None, display: Display) -> None:
+    if outcome is None:
+        display.elsewhere(unit)
+    else:
+        display.done(unit, outcome)
 
 
 def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
@@ -99,9 +110,7 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
                 return
             report = (lambda *progress: pipe.send(progress)) if live else None
             try:
-                outcome = runs.perform(unit, setup, fabric, stopped, report)
-                runs.keep(unit, setup, outcome)
-                pipe.send(outcome)
+                pipe.send(runs.claim(unit, setup, fabric, Guard(stopped, interval=setup.interval, report=report)))
             except (Interrupted, BrokenPipeError):
                 return
             except Exception as error:
@@ -194,12 +203,18 @@ def _listen(worker: _Worker, display: Display) -> bool:
     if isinstance(message, tuple):
         display.running(worker.unit, *message)
         return True
-    if isinstance(message, Outcome):
-        display.done(worker.unit, message)
-    else:
+    if isinstance(message, str):
         display.failed(worker.unit, message)
+    else:
+        _ended(worker.unit, message, display)
     worker.unit = None
     return True
+
+
+RAY_TIMEOUT = 10.0
+"""Seconds in which a Ray cluster must answer."""
+STOP_TIMEOUT = 60.0
+"""Seconds that the workers of a Ray cluster have to save, after a stop signal."""
 
 
 def connect(address: str) -> bool:
@@ -209,48 +224,122 @@ def connect(address: str) -> bool:
     except ModuleNotFoundError:
         raise Refused("--cluster needs ray: pip install 'neurocoder[cluster]'") from None
     variables = {name: os.environ[name] for name in ("NEUROCODER_DATA", "PYTHONPATH") if name in os.environ}
-    variables["NEUROCODER_COMMIT"] = environment.marked()
+    variables["NEUROCODER_COMMIT"] = environment.commit()
     try:
+        if address not in ("auto", "local"):  # ray itself would retry for minutes
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            socket.create_connection((host, int(port)), RAY_TIMEOUT).close()
         ray.init(
             None if address == "auto" else address,
             runtime_env={"env_vars": variables},
             log_to_driver=False,
-            logging_level="warning",
+            logging_level=logging.WARNING,
         )
-    except (ConnectionError, ValueError) as error:
-        raise Refused(f"--cluster {address}: {error}") from None
+    except (ConnectionError, ValueError, OSError) as error:
+        raise Refused(f"--cluster must be auto, local, or HOST:PORT of a Ray cluster, got {address}: {error}") from None
     return bool(ray.cluster_resources().get("GPU"))
 
 
-def _remote(unit: Unit, setup: Setup) -> Outcome | str:
-    """A Ray task: the outcome of the unit, or why it failed."""
+class _Post:
+    """An actor between workers and the driver: checkpoints and progress one way, the stop signal the other."""
+
+    def __init__(self) -> None:
+        self._mail: list[tuple[int, Any]] = []
+        self._signal = 0
+
+    def send(self, message: tuple[int, Any]) -> None:
+        """From a worker: its number, and progress or a checkpoint's bytes."""
+        self._mail.append(message)
+
+    def collect(self) -> list[tuple[int, Any]]:
+        """All messages since the last time."""
+        mail, self._mail = self._mail, []
+        return mail
+
+    def stop(self, signal: int) -> None:
+        """Tell the workers to stop."""
+        self._signal = signal
+
+    def stopped(self) -> int:
+        """The stop signal, or 0."""
+        return self._signal
+
+
+def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | None, live: bool) -> Outcome | str | None:
+    """A Ray task: the outcome of the unit, why it failed, or None if it was stopped."""
+    import ray
+
+    asked, signal = time.monotonic(), 0
+
+    def stopped() -> int:
+        nonlocal asked, signal
+        if time.monotonic() - asked > 0.5:
+            asked, signal = time.monotonic(), ray.get(post.stopped.remote())
+        return signal
+
+    guard = Guard(
+        stopped,
+        save=lambda checkpoint: ray.get(post.send.remote((number, checkpoint.to_bytes()))),
+        interval=setup.interval,
+        report=(lambda *progress: post.send.remote((number, progress))) if live else None,
+    )
     try:
-        return runs.perform(unit, setup, setup.fabric(), checkpoints=False)
+        return runs.perform(unit, setup, setup.fabric(), guard, Checkpoint.from_bytes(start) if start else None)
+    except Interrupted:
+        return None
     except Exception as error:
         return reason(error)
 
 
 def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
-    """On the Ray cluster that `connect` joined. The records are sent back and written here."""
+    """On the Ray cluster that `connect` joined. Records and checkpoints are sent back and written here."""
     import ray
 
-    kind = ray.remote(num_cpus=setup.threads, num_gpus=1 if setup.device == "cuda" else 0, max_retries=1)
-    task = kind(_remote)
-    running = {task.remote(unit, setup): unit for unit in units}
-    with Signals() as signals:
-        while running and not signals.received:
-            for reference in ray.wait(list(running), timeout=0.5)[0]:
-                unit = running.pop(reference)
+    task = ray.remote(num_cpus=setup.threads, num_gpus=1 if setup.device == "cuda" else 0, max_retries=0)(_remote)
+    post: Any = ray.remote(num_cpus=0)(_Post).remote()
+    with Signals() as signals, contextlib.ExitStack() as clean:
+        clean.callback(ray.shutdown)
+        taken: list[Unit] = []
+        for unit in units:
+            if clean.enter_context(locked(unit.locks(setup))):
+                taken.append(unit)
+            else:
+                display.elsewhere(unit)
+
+        def submit(number: int) -> Any:
+            path = taken[number].checkpoint(setup)
+            start = path.read_bytes() if path.exists() else None
+            return task.remote(taken[number], setup, number, post, start, display.live)
+
+        def deliver() -> None:
+            for number, message in ray.get(post.collect.remote()):
+                if isinstance(message, bytes):
+                    checkpoints.write(message, taken[number].checkpoint(setup))
+                elif number in running.values():
+                    display.running(taken[number], *message)
+
+        running = {submit(number): number for number in range(len(taken))}
+        retried: set[int] = set()
+        deadline = None
+        while running and (deadline is None or time.monotonic() < deadline):
+            if signals.received and deadline is None:
+                deadline = time.monotonic() + STOP_TIMEOUT
+                ray.get(post.stop.remote(signals.received))
+            finished = ray.wait(list(running), timeout=0.5)[0]
+            deliver()
+            for reference in finished:
+                number = running.pop(reference)
                 try:
                     outcome = ray.get(reference)
                 except ray.exceptions.RayError as error:
+                    if number not in retried and not signals.received:
+                        retried.add(number)
+                        running[submit(number)] = number
+                        continue
                     outcome = reason(error)
                 if isinstance(outcome, Outcome):
-                    runs.keep(unit, setup, outcome)
-                    display.done(unit, outcome)
-                else:
-                    display.failed(unit, outcome)
-        for reference in running:
-            ray.cancel(reference, force=True)
-    ray.shutdown()
+                    runs.keep(taken[number], setup, outcome)
+                    display.done(taken[number], outcome)
+                elif outcome is not None:
+                    display.failed(taken[number], outcome)
     return signals.received

@@ -21,8 +21,8 @@ NAMED = 5
 def summary(record: Record) -> str:
     """A finished run in one line."""
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in list(record.metrics.items())[:5])
-    loss = record.history[-1]["loss"]
-    return f"{record.variant} seed {record.seed}: {metrics}, loss {loss:.4g}, {record.seconds:.1f} s"
+    loss = f", loss {record.history[-1]['loss']:.4g}" if "loss" in record.history[-1] else ""
+    return f"{record.variant} seed {record.seed}: {metrics}{loss}, {record.seconds:.1f} s"
 
 
 class Display:
@@ -32,8 +32,8 @@ class Display:
     """Whether it shows progress within a run."""
 
     def __init__(self, total: int, skipped: int) -> None:
-        self.total, self.skipped, self.finished = total, skipped, 0
-        """Units to run; runs skipped and finished."""
+        self.total, self.skipped, self.finished, self.others = total, skipped, 0, 0
+        """Units to run; runs skipped, finished, and left to other processes."""
         self.failures: dict[str, str] = {}
         self.begun = time.monotonic()
 
@@ -49,8 +49,8 @@ class Display:
         """Print a line."""
         print(text, flush=True)
 
-    def running(self, unit: Unit, step: int, steps: int, loss: float) -> None:
-        """A unit has reached this step."""
+    def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
+        """A unit has reached this step; `shown` is text to show beside it."""
 
     def done(self, unit: Unit, outcome: Outcome) -> None:
         """A unit has ended."""
@@ -59,6 +59,10 @@ class Display:
             self.line(summary(record))
         for seed, reason in outcome.failures.items():
             self._fail(f"{unit.variant} seed {seed}", reason)
+
+    def elsewhere(self, unit: Unit) -> None:
+        """A unit is trained by another process."""
+        self.others += len(unit.seeds)
 
     def failed(self, unit: Unit, reason: str) -> None:
         """A unit has failed."""
@@ -73,6 +77,7 @@ class Display:
         """The sweep in one line."""
         counts = [f"{self.finished} finished"]
         counts += [f"{self.skipped} finished before"] if self.skipped else []
+        counts += [f"{self.others} left to another process"] if self.others else []
         names = list(self.failures)
         names = names if len(names) <= NAMED else [*names[:NAMED], f"and {len(names) - NAMED} more"]
         counts += [f"{len(self.failures)} failed ({', '.join(names)})"] if names else []
@@ -98,7 +103,7 @@ class Bars(Display):
             TextColumn("{task.description}"),
             BarColumn(24),
             TextColumn("{task.fields[count]}"),
-            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[shown]}"),
             _Speed(),
             TimeRemainingColumn(),
             TextColumn("left"),
@@ -108,7 +113,7 @@ class Bars(Display):
         self._rows: dict[str, TaskID] = {}
         self._shares: dict[str, float] = {}
         self._ended = 0
-        self._sweep = self._bars.add_task("sweep", total=total, count="", loss="", steps=False)
+        self._sweep = self._bars.add_task("sweep", total=total, count="", shown="", steps=False)
 
     def __enter__(self) -> Bars:
         self._bars.start()
@@ -124,17 +129,21 @@ class Bars(Display):
     def line(self, text: str) -> None:
         self._bars.console.print(text, markup=False, highlight=False)
 
-    def running(self, unit: Unit, step: int, steps: int, loss: float) -> None:
+    def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
         name = str(unit)
         if name not in self._rows:
-            self._rows[name] = self._bars.add_task(name, total=steps, count="", loss="", steps=True)
-        self._bars.update(self._rows[name], completed=step, count=f"{step:,}/{steps:,}", loss=f"loss {loss:.4g}")
+            self._rows[name] = self._bars.add_task(name, total=steps, count="", shown="", steps=True)
+        self._bars.update(self._rows[name], completed=step, count=f"{step:,}/{steps:,}", shown=shown)
         self._shares[name] = step / steps
         self._advance()
 
     def done(self, unit: Unit, outcome: Outcome) -> None:
         self._close(unit)
         super().done(unit, outcome)
+
+    def elsewhere(self, unit: Unit) -> None:
+        self._close(unit)
+        super().elsewhere(unit)
 
     def failed(self, unit: Unit, reason: str) -> None:
         self._close(unit)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from . import environment as environments
 from .experiments import Experiment
 from .results import Record, plain
 from .runs import format_seeds
@@ -38,8 +39,9 @@ def manner(record: Record) -> list[str]:
     ]
 
 
-def commands(experiment: Experiment, preset: str, records: Sequence[Record]) -> list[str]:
-    """The commands that reproduce these records: one per configuration and set of seeds."""
+def commands(experiment: Experiment, preset: str, records: Sequence[Record], reference: str) -> list[str]:
+    """The commands that reproduce these records: one per configuration and set of seeds. `reference` is the experiment
+    as it is given to `neurocoder run`: its name, or package.module:Class."""
     known = experiment.presets.get(preset)
     usual = {} if known is None else plain(known)
     everything = [] if known is None else experiment.variants(known)
@@ -53,8 +55,19 @@ def commands(experiment: Experiment, preset: str, records: Sequence[Record]) -> 
         variants[options, format_seeds(found)].append(variant)
     lines = []
     for (options, numbers), names in variants.items():
-        chosen = [] if set(names) == set(everything) else ["--variants", ",".join(names)]
-        words = ["neurocoder", "run", experiment.name, "--preset", preset, "--seeds", numbers, *chosen, *options]
+        usually_all = preset not in experiment.selections and set(names) == set(everything)
+        chosen = [] if usually_all else ["--variants", ",".join(names)]
+        words = [
+            "neurocoder",
+            "run",
+            reference,
+            "--preset",
+            preset,
+            "--seeds",
+            numbers,
+            *chosen,
+            *options,
+        ]
         lines.append(shlex.join(words))
     return lines
 
@@ -67,10 +80,18 @@ def tally(values: Iterable[str]) -> str:
     return "mixed: " + ", ".join(f"{value} ({times} run{'s' * (times > 1)})" for value, times in found)
 
 
+def source(record: Record) -> str:
+    """The commit of a record, cut to twelve digits: with + if the package's source differed from it, with ? if that
+    cannot be told."""
+    commit, made = record.environment.get("commit", "unknown"), record.environment.get("changed", "unknown")
+    if made == "unknown":  # where it was made; git may know here
+        made = environments.changed(commit, record.environment.get("source"))
+    return commit.rstrip("+")[:12] + {"yes": "+", "no": "", "unknown": "?"}[made]
+
+
 def environment(records: Iterable[Record], name: str) -> str:
-    """One fact about the environment of all runs; commits are cut to twelve digits."""
-    found = (record.environment.get(name, "unknown") for record in records)
-    return tally(value[:12] + "+" * value.endswith("+") if name == "commit" else value for value in found)
+    """One fact about the environment of all runs."""
+    return tally(source(r) if name == "commit" else r.environment.get(name, "unknown") for r in records)
 
 
 def duration(seconds: float) -> str:
@@ -96,8 +117,11 @@ def origin(records: Sequence[Record]) -> str:
         "precision": tally(record.precision for record in records),
         "loop": tally(record.loop for record in records),
     }
+    if any("experiment_commit" in record.environment for record in records):
+        facts = {"experiment commit": environment(records, "experiment_commit"), **facts}
     notes = [
         "A commit with + had changes on top." if "+" in facts["commit"] else "",
+        "A commit with ? could not be compared with the source that ran." if "?" in facts["commit"] else "",
         "Not all runs have the same configuration." if any(r.config != records[0].config for r in records) else "",
     ]
     line = "; ".join([runs(records), *(f"{name} {fact}" for name, fact in facts.items())])

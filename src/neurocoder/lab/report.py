@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,22 @@ from typing import Any
 from rich.console import Console
 
 from ..version import __version__
+from . import comparison, store
+from .comparison import configurations, label
 from .experiments import EXPERIMENTS, Experiment, load
 from .files import obstacle, replacing
 from .formats import html, markdown, text
 from .formats.cells import LEGEND
 from .formats.chapter import Chapter, draw, slug
-from .provenance import changed, commands, environment, origin, runs
-from .results import Damaged, Record, plain
+from .provenance import commands, environment, origin, runs
+from .results import Record, plain
+from .sections import Section
 
 PAPER = Path(__file__).with_name("paper.toml")
 PIPE_WIDTH = 200
 """Width of tables when the output is not a terminal."""
-Groups = dict[tuple[str, str], tuple[Experiment, list[Record]]]
-"""Records by experiment and preset, including any options on top of it: runs of different configurations are not
-compared."""
+Group = tuple[str, Experiment, str, list[Record]]
+"""An experiment as the user named it, itself, a preset, and its records."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Options:
     """Build tables and figures from the records, next to the paper's numbers."""
 
     output: Path = Path("results")
-    """Folder of the records: the `--output` of `neurocoder run`."""
+    """Folder of the records: the `--output` of `neurocoder run`, or a folder of several of these."""
     target: Path = Path("docs/results")
     """Folder for the Markdown pages, the figures (in `images`) and `report.html`."""
     experiments: tuple[str, ...] = ()
@@ -53,73 +54,68 @@ def paper_numbers() -> dict[str, dict[str, Any]]:
     }
 
 
-def gather(options: Options, warn: Callable[[str], None]) -> Groups:
-    """All records that were asked for, in the order of experiments and presets; warns of invalid files."""
-    experiments = [load(name) for name in options.experiments or EXPERIMENTS]
-    known = list(dict.fromkeys(preset for experiment in experiments for preset in experiment.presets))
+def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
+    """All records that were asked for, in the order of experiments and presets; warns of invalid ones.
+
+    The output has a folder for each experiment, or else folders that do.
+    """
+    experiments = {reference: load(reference) for reference in options.experiments or EXPERIMENTS}
+    known = list(dict.fromkeys(preset for experiment in experiments.values() for preset in experiment.presets))
     for preset in options.presets:
         if preset not in known:
             raise ValueError(f"--presets must be among {', '.join(known)}, got {preset!r}")
-    found: Groups = {}
-    for experiment in experiments:
-        order = {preset: place for place, preset in enumerate(experiment.presets)}
-        records: list[tuple[str, str, Record]] = []
-        paths = [path for path in (options.output / experiment.name).glob("*/*/seed*.json") if path.stem[4:].isdigit()]
-        for path in sorted(paths, key=lambda p: (p.parts[:-1], int(p.stem[4:]))):
-            preset = path.parts[-3]
-            if options.presets and preset not in options.presets:
-                continue
-            try:
-                record = Record.read_in_place(path)
-                if lacking := [entry.name for entry in fields(experiment.Config) if entry.name not in record.config]:
-                    raise Damaged(f"{path} lacks {', '.join(lacking)} in its config")
-            except (Damaged, OSError) as error:
-                warn(f"{error}; left out")
-                continue
-            records.append((preset, with_options(experiment, preset, record), record))
-        records.sort(key=lambda entry: (order.get(entry[0], len(order)), entry[0] != entry[1]))
-        for _, label, record in records:
-            found.setdefault((experiment.name, label), (experiment, []))[1].append(record)
-    return found
+    groups: list[Group] = []
+    for reference, experiment in experiments.items():
+        whole = (options.output / experiment.name).is_dir()
+        found: dict[Any, Record] = {}
+        for folder in [options.output] if whole else sorted(options.output.glob("*/")):
+            for record in store.records(folder, experiment.name, lambda line: warn(f"{line}; left out")):
+                if found.setdefault(store.key(record), record) is not record:
+                    warn(f"{folder} repeats {record.variant} seed {record.seed} of another folder; left out")
+        presets = dict.fromkeys([*experiment.presets, *(record.preset for record in found.values())])
+        for preset in options.presets or presets:
+            if records := [found[key] for key in sorted(found) if found[key].preset == preset]:
+                groups.append((reference, experiment, preset, records))
+    return groups
 
 
-def with_options(experiment: Experiment, preset: str, record: Record) -> str:
-    """The preset, and the options that turn it into the record's configuration."""
+def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
+    """What one configuration found; several are compared in a table, besides what the preset's own found."""
+    reference, experiment, preset, records = group
     known = experiment.presets.get(preset)
-    options = [] if known is None else changed(record.config, plain(known))
-    return f"{preset} with {shlex.join(options)}" if options else preset
+    usual = records[0].config if known is None else plain(known)
+    rows = configurations(records, usual)
 
+    def chapter(name: str, own: Sequence[Record], sections: Sequence[Section]) -> Chapter:
+        stem = slug(experiment.name, name)
+        return Chapter(
+            experiment=experiment.name,
+            title=experiment.title,
+            preset=name,
+            origin=origin(own),
+            commands=commands(experiment, preset, own, reference),
+            sections=sections,
+            pictures={plot.name: draw(plot, f"{stem}-{plot.name}") for part in sections for plot in part.plots},
+        )
 
-def missing(options: Options) -> str:
-    """What to do when there are no records."""
-    names = options.experiments or tuple(EXPERIMENTS)
-    only = f" with preset {' or '.join(options.presets)}" if options.presets else ""
-    runs = " or ".join(f"`neurocoder run {name} --preset {(options.presets or ('best',))[0]}`" for name in names)
-    return f"no records of {' or '.join(names)} under {options.output}{only}: make some with {runs}"
-
-
-def compose(experiment: Experiment, preset: str, records: Sequence[Record], paper: Mapping[str, Any]) -> Chapter:
-    """Sections with their figures drawn."""
-    try:
-        sections = experiment.sections(records, paper)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are they from "
-            f"this version? `{commands(experiment, records[0].preset, records)[0]} --again` recreates them"
-        ) from error
-    return Chapter(
-        experiment=experiment.name,
-        title=experiment.title,
-        preset=preset,
-        origin=origin(records),
-        commands=commands(experiment, records[0].preset, records),
-        sections=sections,
-        pictures={
-            plot.name: draw(plot, f"{slug(experiment.name, preset)}-{plot.name}")
-            for section in sections
-            for plot in section.plots
-        },
-    )
+    for settings, own in rows:
+        if len(rows) == 1 or not settings:
+            try:
+                sections = experiment.sections(own, paper)
+            except (LookupError, TypeError, AttributeError) as error:
+                again = f"{commands(experiment, preset, own, reference)[0]} --again"
+                raise ValueError(
+                    f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are "
+                    f"they from this version? `{again}` recreates them"
+                ) from error
+            yield chapter(", ".join(filter(None, (preset, label(settings)))), own, sections)
+    if len(rows) > 1:
+        metric = experiment.metric or next(iter(records[0].metrics))
+        found = dict.fromkeys(record.variant for record in records)
+        order = list(found) if known is None else experiment.variants(known)
+        variants = sorted(found, key=lambda variant: order.index(variant) if variant in order else len(order))
+        compared = comparison.section(rows, usual, variants, metric)
+        yield chapter(f"{preset}, {len(rows)} configurations", records, [compared])
 
 
 def write(target: Path, content: bytes | str) -> None:
@@ -129,11 +125,11 @@ def write(target: Path, content: bytes | str) -> None:
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
-    """The header of the HTML page: when and from what it was built, and where that was made."""
+    """About the HTML page: when and from what it was built, and where that was made."""
     return {
         "built": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by `neurocoder report`, version {__version__}",
         "from": runs(records),
-        "commit": environment(records, "commit"),
+        "neurocoder commit": environment(records, "commit"),
         "hardware": environment(records, "hardware"),
     }
 
@@ -144,11 +140,15 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> Non
         for picture in chapter.pictures.values():
             write(target / "images" / f"{picture.stem}.svg", picture.svg)
             write(target / "images" / f"{picture.stem}.png", picture.png)
-    titles = {chapter.experiment: chapter.title for chapter in chapters}
-    for name in titles:
-        write(target / f"{name}.md", markdown.page([one for one in chapters if one.experiment == name], "images"))
-    older = [name for name in EXPERIMENTS if name not in titles and (target / f"{name}.md").exists()]
-    write(target / "README.md", markdown.index(titles | {name: load(name).title for name in older}))
+    for name in {chapter.experiment for chapter in chapters}:
+        write(target / f"{name}.md", markdown.page([one for one in chapters if one.experiment == name]))
+    pages = sorted([*target.glob("*.md"), *target.glob("*/README.md")])
+    links = {page.relative_to(target): page.read_text().partition("\n")[0] for page in pages}
+    links.pop(Path("README.md"), None)
+    write(
+        target / "README.md",
+        markdown.index("Results" if target.name == "results" else f"Results: {target.name}", links),
+    )
     write(target / "report.html", html.page(chapters, head))
 
 
@@ -157,19 +157,18 @@ def main(options: Options) -> int:
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     groups = gather(options, lambda line: errors.print(f"warning: {line}"))
     if not groups:
-        raise FileNotFoundError(missing(options))
+        names = options.experiments or tuple(EXPERIMENTS)
+        some, make = " or ".join(names), " or ".join(f"`neurocoder run {name}`" for name in names)
+        raise FileNotFoundError(f"no records of {some} under {options.output}: make some with {make}")
     if why := obstacle(options.target):
         raise ValueError(f"--target must be a folder that can be written to, got {options.target}: {why}")
     paper = paper_numbers()
-    chapters = [
-        compose(experiment, preset, records, paper.get(name, {}))
-        for (name, preset), (experiment, records) in groups.items()
-    ]
-    save(chapters, facts([record for _, records in groups.values() for record in records]), options.target)
+    found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}))]
+    save(found, facts([record for group in groups for record in group[-1]]), options.target)
     screen = Console(markup=False, highlight=False)
     if not screen.is_terminal:
         screen.width = PIPE_WIDTH
-    for chapter in chapters:
+    for chapter in found:
         screen.print(*text.chapter(chapter, screen), sep="\n")
     screen.print(LEGEND)
     screen.print(f"Wrote {options.target / 'report.html'}, with Markdown and figures next to it.", soft_wrap=True)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 
-import neurocoder as nc
-
-from . import environment, results
+from . import environment, results, store
 from .checkpoints import Checkpoint
-from .experiments import load
+from .context import Context, Guard, TrainingError, final
+from .experiments import EXPERIMENTS, load
 from .files import obstacle, set_aside
-from .graphs import GraphStepper
-from .results import OWN, Damaged, Record
-from .stacked import Stacked
-from .training import Course, Guard, Learner, Report, Single, Stepper, Training, TrainingError
+from .locks import locked
+from .results import Damaged, Record
 
 Log = Callable[[str], None]
 
@@ -46,6 +45,8 @@ class Setup:
     again: bool = False
     interval: float = 60.0
     """Seconds between checkpoints."""
+    begun: float = field(default_factory=time.time)
+    """When the sweep began."""
 
     @property
     def processes(self) -> int:
@@ -95,6 +96,10 @@ class Unit:
     def checkpoint(self, setup: Setup) -> Path:
         """The file of an unfinished run."""
         return self.folder(setup) / f"seed{format_seeds(self.seeds)}.checkpoint.safetensors"
+
+    def locks(self, setup: Setup) -> list[Path]:
+        """One for each seed, held while it is trained."""
+        return [self.folder(setup) / f"seed{seed}.lock" for seed in self.seeds]
 
     def identity(self, setup: Setup) -> dict[str, Any]:
         """What must match for a checkpoint to be resumed."""
@@ -153,28 +158,34 @@ def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
     if wanted and (why := obstacle(setup.output)):
         raise Refused(f"--output must be a folder that can be written to, got {setup.output}: {why}")
     for unit in wanted:
-        _checkpoint(unit, setup, log)
+        if unit.checkpoint(setup).exists():
+            with locked(unit.locks(setup)) as free:
+                if free:  # else it is of a run in another process
+                    _checkpoint(unit, setup, log)
     return wanted
 
 
 def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> bool:
-    """Whether there is a valid record to keep."""
+    """Whether there is a valid record to keep: its own file, or a row of a packed one."""
     path = unit.record(setup, seed)
     interrupted = setup.resume and unit.checkpoint(setup).exists()
-    if setup.again or interrupted or not path.exists():
+    if setup.again or interrupted:
         return False
+    asked = results.plain(unit.config) | {"precision": setup.precision}
+    if not path.exists():
+        rows = store.find(setup.output, unit.name, unit.preset, unit.variant, seed)
+        return any(not differences(row.config | {"precision": row.precision}, asked) for row in rows)
     try:
         record = Record.read_in_place(path)
     except Damaged as problem:
         log(f"damaged record: {problem}; set aside as {set_aside(path).name}, the run is repeated")
         return False
-    difference = differences(
-        record.config | {"precision": record.precision}, results.plain(unit.config) | {"precision": setup.precision}
-    )
-    if difference:
+    if difference := differences(record.config | {"precision": record.precision}, asked):
         raise Refused(
             f"{path} has a different configuration: {difference}; choose another --output, or replace it with --again"
         )
+    if record.environment.get("source") != environment.running():
+        log(f"{path} was made with other source code; kept, --again replaces it")
     return True
 
 
@@ -202,61 +213,66 @@ def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
     return found
 
 
-def perform(
-    unit: Unit,
-    setup: Setup,
-    fabric: Fabric,
-    stopped: Callable[[], int] = lambda: 0,
-    report: Report | None = None,
-    checkpoints: bool = True,
-) -> Outcome:
+def perform(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard, start: Checkpoint | None = None) -> Outcome:
     """Train a unit, from its checkpoint if there is one."""
-    experiment, path = load(unit.experiment), unit.checkpoint(setup)
-    tasks = [experiment.build(unit.config, unit.variant, seed, fabric.device) for seed in unit.seeds]
-    if tasks[0].steps < 1:
-        raise TrainingError(f"a run must have at least one step, got {tasks[0].steps}")
-    learner: Learner = Stacked(tasks, fabric) if setup.loop == "stacked" else Single(tasks[0], fabric)
-    captured = setup.loop == "graph" or (setup.loop == "stacked" and fabric.device.type == "cuda")
-    stepper = (GraphStepper if captured else Stepper)(learner, tasks, fabric)
-    training = Training(tasks, learner, stepper, fabric)
+    experiment = load(unit.experiment)
+    identity = unit.identity(setup)
+    context = Context(
+        unit.config, unit.variant, unit.seeds, fabric, setup.loop, identity=identity, start=start, guard=guard
+    )
     torch.manual_seed(unit.seeds[0])
-    if checkpoints:
-        start = _checkpoint(unit, setup, lambda _: None) if fabric.is_global_zero and setup.resume else None
-        start = fabric.broadcast(start)
-        if start is not None:
-            training.resume(start.state, start.course)
-
-    def save(state: dict[str, torch.Tensor], course: Course) -> None:
-        if fabric.is_global_zero:
-            Checkpoint(unit.identity(setup), course, state).write(path)
-
-    training.run(Guard(stopped, save if checkpoints else None, setup.interval, report))
+    experiment.run(context)
     outcome = Outcome([], {})
-    for index, seed in enumerate(unit.seeds) if fabric.is_global_zero else ():
-        step = training.diverged(index)
-        if step is not None:
-            outcome.failures[seed] = f"the training loss is not finite at step {step}"
+    where = environment.describe(fabric.device, context.sources)
+    if unit.experiment not in EXPERIMENTS:
+        where |= environment.origin(Path(inspect.getfile(type(experiment))).resolve())
+    for seed, run in context.runs.items() if fabric.is_global_zero else ():
+        if run.failure is not None:
+            outcome.failures[seed] = run.failure
             continue
-        history = training.course.histories[index]
+        if not run.history:
+            raise TrainingError(f"the run of {unit.variant} must log its metrics, got none for seed {seed}")
         record = Record(
             experiment=unit.name,
             preset=unit.preset,
             variant=unit.variant,
             seed=seed,
             config=results.plain(unit.config),
+            model=run.model,
             loop=setup.loop,
             device=fabric.device.type,
             precision=setup.precision,
             processes=fabric.world_size,
-            parameters=nc.count_parameters(tasks[index].model),
-            metrics={name: value for name, value in history[-1].items() if name not in OWN},
-            history=history,
-            observations=training.observe(index),
-            seconds=training.course.seconds,
-            environment=environment.describe(fabric.device),
+            parameters=run.parameters,
+            metrics=final(run.history),
+            history=run.history,
+            observations=run.observations,
+            seconds=context.seconds,
+            environment=where,
         )
         outcome.records.append(record)
     return outcome
+
+
+def claim(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard) -> Outcome | None:
+    """Train a unit, write its records and remove its checkpoint. None if another process has it, or just had."""
+    first = fabric.is_global_zero
+    with locked(unit.locks(setup) if first else ()) as free:
+        mine = free and not (first and _finished_meanwhile(unit, setup))
+        if not fabric.broadcast(mine):
+            return None
+        start = _checkpoint(unit, setup, lambda _: None) if first and setup.resume else None
+        save = guard.save or (lambda checkpoint: checkpoint.write(unit.checkpoint(setup)))
+        outcome = perform(unit, setup, fabric, replace(guard, save=save), fabric.broadcast(start))
+        if first:
+            keep(unit, setup, outcome)
+        return outcome
+
+
+def _finished_meanwhile(unit: Unit, setup: Setup) -> bool:
+    """Whether another process has finished all of it since this sweep began."""
+    paths = [unit.record(setup, seed) for seed in unit.seeds]
+    return all(path.exists() and path.stat().st_mtime > setup.begun for path in paths)
 
 
 def keep(unit: Unit, setup: Setup, outcome: Outcome) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ class Ours:
     values: Sequence[float]
     digits: int = 2
     """Decimals to print."""
+
+
+class Difference(Ours):
+    """A paired difference, one value per seed; printed with its sign, bold if its interval leaves out zero."""
 
 
 Cell = str | int | float | None | Ours
@@ -45,10 +49,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class Section:
-    """What one part of the paper shows, and what we found."""
+    """What one part of the paper shows, and what we found: figures, text, then tables."""
 
     title: str
     text: Sequence[str] = ()
-    """Paragraphs: what was found, in numbers computed from the records, and where we fall short."""
+    """Paragraphs: what is measured. What was found is in tables and figures."""
     tables: Sequence[Table] = ()
-    plots: Sequence[Plot] = field(default=())
+    plots: Sequence[Plot] = ()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from .experiments import Batch, Task
+from .context import TrainingError
+from .tasks import Batch, Task
 from .training import Objective
 
 
@@ -22,11 +23,15 @@ class Stacked:
 
     def __init__(self, tasks: Sequence[Task], fabric: Fabric) -> None:
         self._tasks, self._fabric = tasks, fabric
+        if any(_carries_tensors(task.loss) for task in tasks):
+            raise TrainingError("--loop stacked uses one loss for all seeds, but this task's loss holds tensors")
         for task in tasks:
             task.model.train()
         self._objective = Objective(tasks[0])
         self._parameters, self._buffers = stack_module_state([task.model for task in tasks])
-        self.parameters: list[Tensor] = [entry for entry in self._parameters.values() if entry.requires_grad]
+        self.parameters: dict[str, Tensor] = {
+            name: entry for name, entry in self._parameters.items() if entry.requires_grad
+        }
         self.tensors: dict[str, Tensor] = self._parameters | self._buffers
 
     def fill(self, block: int) -> None:
@@ -45,7 +50,7 @@ class Stacked:
         return functional_call(self._objective, tensors, batch)
 
     def clip(self, limit: float) -> None:
-        gradients = [entry.grad for entry in self.parameters if entry.grad is not None]
+        gradients = [entry.grad for entry in self.parameters.values() if entry.grad is not None]
         norms = torch.cat([gradient.reshape(len(gradient), -1) for gradient in gradients], dim=1).norm(dim=1)
         factors = (limit / (norms + 1e-6)).clamp(max=1.0)  # (n,), as in torch's clip_grad_norm_
         for gradient in gradients:
@@ -58,3 +63,11 @@ class Stacked:
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):
                 tensor.copy_(self.tensors[name][index])
         return models
+
+
+def _carries_tensors(loss: Callable[..., Tensor]) -> bool:
+    """Whether a loss has tensors or modules of its own, such as the anchor of a penalty: each seed's may differ."""
+    cells = [cell.cell_contents for cell in getattr(loss, "__closure__", None) or ()]
+    owner = getattr(loss, "__self__", loss)
+    values = [*cells, *getattr(owner, "__dict__", {}).values(), *(getattr(loss, "__defaults__", None) or ())]
+    return isinstance(owner, nn.Module) or any(isinstance(value, Tensor | nn.Module) for value in values)

@@ -22,13 +22,6 @@ class Summary(NamedTuple):
     interval: tuple[float, float] | None
     """95% interval of the mean, by Student's t."""
 
-    @property
-    def sign(self) -> bool | None:
-        """Whether the mean is above zero; None if the interval contains zero or there is none."""
-        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
-            return None
-        return self.mean > 0
-
 
 def summary(values: Sequence[float]) -> Summary:
     """Summary of one finite value per seed; needs at least one."""

@@ -1,4 +1,4 @@
-"""The training loop with its evaluations, for any learner and stepper.
+"""Training of tasks in the context of a run, for any learner and stepper.
 
 A *learner* is what is trained: one model here, several seeds as one in `stacked.py`. A *stepper* takes the steps:
 eagerly here, as one CUDA graph in `graphs.py`.
@@ -7,32 +7,17 @@ eagerly here, as one CUDA graph in `graphs.py`.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, Protocol, cast
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from .experiments import Task
+from .context import Context, TrainingError
 from .results import OWN
-
-AGREE_EVERY = 16
-"""Processes agree on whether to save or stop once per this many steps: every step would be slow."""
-
-REPORT_EVERY = 0.5
-"""Seconds between progress reports."""
-
-Report = Callable[[int, int, float], None]
-"""Receives progress: step, total steps, mean loss since the last evaluation."""
-
-
-class TrainingError(RuntimeError):
-    """A run that cannot continue; raised in all processes that share it."""
+from .tasks import Task
 
 
 class Objective(nn.Module):
@@ -51,7 +36,7 @@ class Objective(nn.Module):
 class Learner(Protocol):
     """What is trained."""
 
-    parameters: list[Tensor]
+    parameters: dict[str, Tensor]
     """For the optimiser."""
     tensors: dict[str, Tensor]
     """Everything that training changes, for checkpoints."""
@@ -76,7 +61,9 @@ class Single:
         self._task, self._fabric = task, fabric
         task.model.train()
         self._objective = fabric.setup_module(Objective(task))
-        self.parameters: list[Tensor] = [entry for entry in task.model.parameters() if entry.requires_grad]
+        self.parameters: dict[str, Tensor] = {
+            name: entry for name, entry in task.model.named_parameters() if entry.requires_grad
+        }
         self.tensors = task.model.state_dict(keep_vars=True)
 
     def fill(self, block: int) -> None:
@@ -91,7 +78,7 @@ class Single:
         return self._objective(*batch).unsqueeze(0)
 
     def clip(self, limit: float) -> None:
-        nn.utils.clip_grad_norm_(self.parameters, limit)
+        nn.utils.clip_grad_norm_(self.parameters.values(), limit)
 
     def models(self) -> Sequence[nn.Module]:
         return [self._task.model]
@@ -99,8 +86,6 @@ class Single:
 
 class Stepper:
     """Takes the steps eagerly."""
-
-    name = "plain"
 
     def __init__(self, learner: Learner, tasks: Sequence[Task], fabric: Fabric) -> None:
         self._learner, self._task, self._fabric = learner, tasks[0], fabric
@@ -110,19 +95,17 @@ class Stepper:
         """`taken`, on the device."""
         self.total = torch.zeros(len(tasks), dtype=torch.float64, device=fabric.device)
         """Sum of the losses (n,) since it was last set to zero."""
-        self.optimiser = self._optimiser()
-
-    def _optimiser(self) -> torch.optim.Optimizer:
-        return self._task.optimiser(self._learner.parameters, self._task.learning_rate)
+        self.optimiser = self._task.optimiser(list(learner.parameters.items()), self._task.learning_rate)
+        self._rates = [float(group["lr"]) for group in self.optimiser.param_groups]
 
     def _prepare(self) -> None:
-        """Set the learning rate of the next step."""
-        rate = self._task.learning_rate * self._task.schedule(self.taken)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        """Set the learning rates of the next step."""
+        factor = self._task.schedule(self.taken)
+        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
 
     def _operations(self) -> None:
-        """One step; apart from the learning rate, nothing in it depends on values on the host."""
+        """One step; apart from the learning rates, nothing in it depends on values on the host."""
         self._prepare()
         self.optimiser.zero_grad()
         losses = self._learner.losses(self.clock % self._block)
@@ -140,66 +123,25 @@ class Stepper:
         self._operations()
         self.taken += 1
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of all tensors that the next steps depend on, on the CPU."""
-        found = {f"model.{name}": tensor for name, tensor in self._learner.tensors.items()}
-        for index, entries in self.optimiser.state_dict()["state"].items():
-            found |= {f"optimiser.{index}.{key}": value for key, value in entries.items() if value is not None}
-        found |= {"total": self.total, "generator": torch.get_rng_state()}
-        if self.clock.is_cuda:
-            found["generator.cuda"] = torch.cuda.get_rng_state(self.clock.device)
-        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in found.items()}
+    def state(self) -> dict[str, Any]:
+        """All that the next steps depend on."""
+        optimiser = self.optimiser.state_dict()["state"]
+        return {"taken": self.taken, "model": self._learner.tensors, "optimiser": optimiser, "total": self.total}
 
-    def load(self, state: dict[str, Tensor], taken: int) -> None:
-        """Resume from a state after this many steps."""
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state."""
         with torch.no_grad():
             for name, tensor in self._learner.tensors.items():
-                tensor.copy_(state[f"model.{name}"])
-        entries: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in state.items():
-            if name.startswith("optimiser."):
-                _, index, key = name.split(".", 2)
-                entries.setdefault(int(index), {})[key] = tensor
+                tensor.copy_(state["model"][name])
         rates = [group["lr"] for group in self.optimiser.param_groups]
-        self.optimiser.load_state_dict({"state": entries, "param_groups": self.optimiser.state_dict()["param_groups"]})
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state["optimiser"], "param_groups": groups})
         for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
             group["lr"] = rate  # the same tensor object, since a graph reads it
         self.total.copy_(state["total"])
-        torch.set_rng_state(state["generator"])
-        if self.clock.is_cuda:
-            torch.cuda.set_rng_state(state["generator.cuda"], self.clock.device)
-        self.taken = taken
-        self.clock.fill_(taken)
-        self._learner.fill(taken // self._block)
-
-
-@dataclass
-class Course:
-    """The progress of a training, apart from its tensors. One history per seed."""
-
-    step: int
-    histories: list[list[dict[str, float]]]
-    seconds: float = 0.0
-
-
-@dataclass
-class Guard:
-    """What may stop or save a running training."""
-
-    stopped: Callable[[], int] = lambda: 0
-    """The stop signal, or 0."""
-    save: Callable[[dict[str, Tensor], Course], None] | None = None
-    interval: float = math.inf
-    """Seconds between saves."""
-    report: Report | None = None
-
-
-class Interrupted(Exception):
-    """A training that was stopped by a signal, and saved if possible."""
-
-    def __init__(self, signal: int) -> None:
-        super().__init__(signal)
-        self.signal = signal
+        self.taken = state["taken"]
+        self.clock.fill_(self.taken)
+        self._learner.fill(self.taken // self._block)
 
 
 @contextmanager
@@ -213,110 +155,88 @@ def evaluating(model: nn.Module, fabric: Fabric) -> Iterator[None]:
         model.train()
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of an evaluation as a record stores them."""
-    for name, value in metrics.items():
-        if name in OWN:
-            raise ValueError(f"evaluate must not name a metric {' or '.join(OWN)}, got {name!r}")
-        if not isinstance(value, Real):
-            raise ValueError(f"evaluate must return numbers (.item() of a tensor), got {value!r} as {name!r}")
-    return {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
-
-
-@dataclass
 class Training:
-    """Trains the models of tasks that differ only in the seed."""
+    """Trains the models of tasks that differ only in the seed: one for each seed of the context."""
 
-    tasks: Sequence[Task]
-    learner: Learner
-    stepper: Stepper
-    fabric: Fabric
-    course: Course = field(init=False)
+    def __init__(self, context: Context, tasks: Sequence[Task], learner: Learner, stepper: Stepper) -> None:
+        self.context, self.tasks, self.learner, self.stepper = context, tasks, learner, stepper
+        self.runs = list(context.runs.values())
 
-    def __post_init__(self) -> None:
-        self.course = Course(0, [[] for _ in self.tasks])
-
-    def run(self, guard: Guard) -> None:
+    def run(self) -> None:
         """Train from the current step to the end."""
-        task, course, begun = self.tasks[0], self.course, time.monotonic()
-        before, saved, reported = course.seconds, begun, begun
-        while course.step < task.steps:
+        context, task = self.context, self.tasks[0]
+        for seed, one in zip(context.seeds, self.tasks, strict=True):
+            context.describe(one.model, seed=seed)
+        if (saved := context.restored) is not None:
+            self.stepper.load(saved)
+            for seed, run in context.runs.items():
+                if run.history and not math.isfinite(run.history[-1]["loss"]):
+                    self._give_up(seed, run.history[-1]["step"])
+        while self.stepper.taken < task.steps:
             self.stepper.step()
-            course.step = self.stepper.taken
-            last = course.step == task.steps
-            if last or course.step % task.evaluate_every == 0:
+            taken = self.stepper.taken
+            last = taken == task.steps
+            if last or taken % task.evaluate_every == 0:
                 self._evaluate()
-            now = time.monotonic()
-            course.seconds = before + now - begun
-            if guard.report is not None and now - reported > REPORT_EVERY:
-                reported = now
-                guard.report(course.step, task.steps, self._recent_loss())
-            signal, due = self._agree(guard.stopped(), now - saved > guard.interval)
-            if (signal or due) and not last:
-                if guard.save is not None:
-                    guard.save(self._shared_state(), course)
-                    saved = time.monotonic()
-                if signal:
-                    raise Interrupted(signal)
-
-    def resume(self, state: dict[str, Tensor], course: Course) -> None:
-        """Continue from a saved state."""
-        self.stepper.load(state, course.step)
-        self.course = course
-
-    def diverged(self, index: int) -> int | None:
-        """The step at which this seed's loss was first not finite, or None."""
-        history = self.course.histories[index]
-        return int(history[-1]["step"]) if history and not math.isfinite(history[-1]["loss"]) else None
-
-    def observe(self, index: int) -> dict[str, Any]:
-        """What a task keeps from its trained model."""
-        model = self.learner.models()[index]
-        with evaluating(model, self.fabric):
-            return self.tasks[index].observe(model)
+            context.progress(taken, task.steps, loss=self._recent_loss)
+            if not last and context.should_save:
+                self.stepper.total.copy_(self._over_processes(self.stepper.total.clone()))
+                context.save(**self.stepper.state())
+        for seed, run, one, model in zip(context.seeds, self.runs, self.tasks, self.learner.models(), strict=True):
+            if context.fabric.is_global_zero and run.failure is None:
+                with evaluating(model, context.fabric):
+                    context.observe(one.observe(model), seed=seed)
 
     def _mean(self) -> Tensor:
         """The mean loss (n,) since the last evaluation, in this process."""
-        evaluated = max((history[-1]["step"] for history in self.course.histories if history), default=0)
-        return self.stepper.total / (self.course.step - evaluated)
+        evaluated = max((run.history[-1]["step"] for run in self.runs if run.history), default=0)
+        return self.stepper.total / (self.stepper.taken - evaluated)
 
     def _recent_loss(self) -> float:
         """The mean over seeds, for progress reports; waits for the device."""
         loss = float(self._mean().nanmean())
-        return self.course.histories[0][-1]["loss"] if math.isnan(loss) and self.course.histories[0] else loss
+        return self.runs[0].history[-1]["loss"] if math.isnan(loss) and self.runs[0].history else loss
 
     def _evaluate(self) -> None:
         """Extend the histories; only the first process evaluates, but all see the losses. A seed whose loss is not
         finite is dropped; its history ends there."""
-        losses = self._over_processes(self._mean(), "mean").tolist()
+        context, step = self.context, self.stepper.taken
+        losses = self._over_processes(self._mean()).tolist()
         self.stepper.total.zero_()
         models = self.learner.models()
-        for index, (task, model, loss) in enumerate(zip(self.tasks, models, losses, strict=True)):
-            if self.diverged(index) is not None:
+        for seed, run, task, model, loss in zip(context.seeds, self.runs, self.tasks, models, losses, strict=True):
+            if run.failure is not None:
                 continue
-            entry = {"step": self.course.step, "loss": loss}
-            if self.fabric.is_global_zero and math.isfinite(loss):
-                with evaluating(model, self.fabric):
-                    entry |= _numbers(task.evaluate(model))
-            self.course.histories[index].append(entry)
-        if all(self.diverged(index) is not None for index in range(len(self.tasks))):
-            raise TrainingError(f"the training loss is {losses[0]} at step {self.diverged(0)}")
+            metrics: dict[str, float] = {}
+            if not math.isfinite(loss):
+                self._give_up(seed, step)
+            elif context.fabric.is_global_zero:
+                with evaluating(model, context.fabric):
+                    metrics = task.evaluate(model)
+                if taken := set(OWN) & set(metrics):
+                    raise ValueError(f"evaluate must not name a metric {' or '.join(OWN)}, got {taken.pop()!r}")
+            context.log(step, seed=seed, **{"loss": loss, **metrics})
+        if all(run.failure is not None for run in self.runs):
+            raise TrainingError(f"the training loss is {losses[0]} at step {int(self.runs[0].history[-1]['step'])}")
 
-    def _agree(self, signal: int, due: bool) -> tuple[int, bool]:
-        """Several processes save and stop together: a signal to any stops all; the first decides when to save."""
-        if self.fabric.world_size == 1:
-            return signal, due
-        if self.course.step % AGREE_EVERY:
-            return 0, False
-        wish = torch.tensor([signal, int(due and self.fabric.is_global_zero)], device=self.fabric.device)
-        stop, save = self._over_processes(wish, "max").tolist()
-        return stop, bool(save)
+    def _give_up(self, seed: int, step: float) -> None:
+        self.context.fail(f"the training loss is not finite at step {step:.0f}", seed=seed)
 
-    def _shared_state(self) -> dict[str, Tensor]:
-        """The state with the mean loss of all processes; their models are identical."""
-        self.stepper.total.copy_(self._over_processes(self.stepper.total.clone(), "mean"))
-        return self.stepper.state()
+    def _over_processes(self, tensor: Tensor) -> Tensor:
+        """Its mean over processes; may overwrite the tensor."""
+        return cast(Tensor, self.context.fabric.all_reduce(tensor, reduce_op="mean"))
 
-    def _over_processes(self, tensor: Tensor, kind: str) -> Tensor:
-        """Its mean or maximum over processes; may overwrite the tensor."""
-        return cast(Tensor, self.fabric.all_reduce(tensor, reduce_op=kind))
+
+def train(context: Context, tasks: Sequence[Task]) -> None:
+    """Train one task for each seed of the context, as its loop says: eagerly, as a CUDA graph, or stacked."""
+    from .graphs import GraphStepper
+    from .stacked import Stacked
+
+    if tasks[0].steps < 1:
+        raise TrainingError(f"a run must have at least one step, got {tasks[0].steps}")
+    stacked = context.loop == "stacked"
+    learner: Learner = Stacked(tasks, context.fabric) if stacked else Single(tasks[0], context.fabric)
+    captured = context.loop == "graph" or (stacked and context.device.type == "cuda")
+    stepper = (GraphStepper if captured else Stepper)(learner, tasks, context.fabric)
+    torch.manual_seed(context.seeds[0])
+    Training(context, tasks, learner, stepper).run()

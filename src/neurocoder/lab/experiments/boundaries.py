@@ -27,12 +27,6 @@ def auc(positive: Scores, negative: Scores) -> float:
     return float((ranks.mean() - (len(positive) + 1) / 2) / len(negative))
 
 
-def rank_correlation(first: Scores, second: Scores) -> float:
-    """Spearman's; nan if one of them is constant."""
-    ranks = [rankdata(values) for values in (first, second)]
-    return math.nan if any(np.ptp(r) == 0 for r in ranks) else float(np.corrcoef(*ranks)[0, 1])
-
-
 def change(signal: Tensor) -> Scores:
     """Distance from the previous time step: (N, T, ...) -> (N, T), 0 at the first time."""
     distance = signal.diff(dim=1).flatten(2).norm(dim=-1).double().cpu().numpy()
@@ -48,10 +42,6 @@ class Positions:
         self.chunks = score[:, points:].reshape(-1, points)
         self.pairs = self.chunks[:, : points // 2 * 2].reshape(len(self.chunks), -1, 2).max(-1)
 
-    def at(self, position: int) -> float:
-        """AUC of the score at position 0 or 1 of a chunk against positions 2 and on."""
-        return auc(self.chunks[:, position], self.chunks[:, 2:].ravel())
-
     def either(self, which: NDArray[np.bool_] | slice = slice(None)) -> float:
         """AUC of the maximum over positions 0 and 1, of some chunks, against that over 2 and 3, 4 and 5, ... of all."""
         return auc(self.pairs[which, 0], self.pairs[:, 1:].ravel())
@@ -61,25 +51,10 @@ def judge(scores: Mapping[str, Scores], points: int) -> dict[str, dict[str, floa
     """How well each score (N, T) detects the beginnings of chunks; `jump` is among the scores.
 
     Returns:
-        for each score the AUC `first` (at the first point of a chunk), `second` (one later), `either` (the maximum of
-        both), `quiet` (the same at the half of the chunks where y jumps least), and `jump_correlation`, its rank
-        correlation with the jump of y
+        for each score the AUC `either` (its maximum over the first two points of a chunk), and `quiet` (the same at the
+        half of the chunks where y jumps least)
     """
     jumps = Positions(scores["jump"], points)
     quiet = jumps.chunks[:, 1] <= np.median(jumps.chunks[:, 1])
     found = {name: Positions(score, points) for name, score in scores.items()}
-    return {
-        name: {
-            "first": score.at(0),
-            "second": score.at(1),
-            "either": score.either(),
-            "quiet": score.either(quiet),
-            "jump_correlation": rank_correlation(score.chunks.ravel(), jumps.chunks.ravel()),
-        }
-        for name, score in found.items()
-    }
-
-
-def reaction(score: Scores, points: int) -> list[float]:
-    """Mean of a score (N, T) at each position in a chunk, the first chunk left out (points,)."""
-    return Positions(score, points).chunks.mean(0).tolist()
+    return {name: {"either": score.either(), "quiet": score.either(quiet)} for name, score in found.items()}

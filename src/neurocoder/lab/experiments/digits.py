@@ -23,9 +23,10 @@ import neurocoder as nc
 from ..data import mnist
 from ..results import Record
 from ..sections import Section
+from ..tasks import Batch, Task
 from . import digits_attention, digits_errors, patterns
 from .digits_variants import PROGRAMS, VARIANTS, build_model
-from .experiment import Batch, Task
+from .experiment import TaskExperiment
 
 HELD_OUT = 10_000
 """Training images kept for validation; also the number of others that the training error is measured on."""
@@ -117,19 +118,33 @@ def error(model: nn.Module, x: Tensor, y: Tensor) -> float:
     return 100 * int((model(x).argmax(1) != y).sum()) / len(y)
 
 
-class Digits:
+class Digits(TaskExperiment):
     """Classifying MNIST's digits with a linear Main Network."""
 
     name: ClassVar[str] = "digits"
     title: ClassVar[str] = "Digits: MNIST with a linear Main Network"
     Config: ClassVar[type] = DigitsConfig
+    metric: ClassVar[str | None] = "error"
     presets: ClassVar[Mapping[str, DigitsConfig]] = {
+        "quick": DigitsConfig(epochs=10),
+        "best": DigitsConfig(epochs=30),
         # The paper states SGD and the batch; rate and epochs are ours.
         "paper": DigitsConfig(epochs=20, batch=32, optimiser="sgd", learning_rate=0.02, decay="none"),
-        "best": DigitsConfig(epochs=30),
         "smoke": DigitsConfig(epochs=1, batch=32, train_images=4_000),
     }
-    seeds: ClassVar[Mapping[str, Sequence[int]]] = {"paper": range(5), "best": range(5), "smoke": range(1)}
+    seeds: ClassVar[Mapping[str, Sequence[int]]] = {
+        "quick": range(3),
+        "best": range(5),
+        "paper": range(5),
+        "smoke": range(1),
+    }
+    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "quick": (3, 1),
+        "best": (120, 3),
+        "paper": (150, 3),
+        "smoke": (1, 1),
+    }
+    selections: ClassVar[Mapping[str, str]] = {"quick": "linear,mlp,P10-H4-J1,P10-H4-J5"}
 
     def variants(self, config: DigitsConfig) -> list[str]:
         return list(VARIANTS)
@@ -153,7 +168,7 @@ class Digits:
         def schedule(step: int) -> float:
             return (1 + math.cos(math.pi * step / steps)) / 2 if config.decay == "cosine" else 1.0
 
-        def optimiser(parameters: Iterable[Tensor], learning_rate: float | Tensor) -> torch.optim.Optimizer:
+        def optimiser(parameters: Iterable[tuple[str, Tensor]], learning_rate: float) -> torch.optim.Optimizer:
             kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[config.optimiser]
             return kind(parameters, lr=learning_rate, fused=True)
 

@@ -7,10 +7,7 @@ structure" in Kaufman and Rousseeuw (1990). Otherwise the attention varies conti
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -172,28 +169,6 @@ def information(paths: Groups) -> float:
     independent = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
     met = joint > 0
     return float((joint[met] * np.log2(joint[met] / independent[met])).sum())
-
-
-class Turns(NamedTuple):
-    """One digit's path through the binary tree: the one that most of its images follow."""
-
-    patterns: tuple[int, ...]
-    """0 or 1 in each component: the first or the second of the two patterns."""
-    shares: tuple[float, ...]
-    """Of the images that took all turns before, the share that takes this one."""
-
-    @property
-    def whole(self) -> float:
-        """The share of the digit's images that take every turn."""
-        return math.prod(self.shares)
-
-
-def turns(paths: Sequence[int]) -> Turns:
-    """The turns of one digit, from the number of its images on each path (2^components)."""
-    depth, most = len(paths).bit_length() - 1, max(range(len(paths)), key=lambda path: paths[path])
-    ahead = [sum(paths[(most >> left) << left : ((most >> left) + 1) << left]) for left in range(depth, -1, -1)]
-    patterns = tuple(most >> left & 1 for left in range(depth - 1, -1, -1))
-    return Turns(patterns, tuple(after / before for before, after in pairwise(ahead)))
 
 
 def rounded(values: Any) -> Any:

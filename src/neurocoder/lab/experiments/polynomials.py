@@ -20,8 +20,9 @@ import neurocoder as nc
 from ..data.polynomials import PolynomialStream
 from ..results import Record
 from ..sections import Section
+from ..tasks import Batch, Task
 from . import polynomials_sections
-from .experiment import Batch, Task
+from .experiment import TaskExperiment
 from .polynomials_held_out import HeldOut
 from .polynomials_variants import MODELS, SETTINGS, family, join, split
 
@@ -78,6 +79,12 @@ class PolynomialsConfig:
     """Training steps between evaluations."""
     held_out: int = 1024
     """Held-out sequences to evaluate on."""
+    sharpness: float = 1.0
+    """Sharpness of the Neurocoders' content attention."""
+    orthogonality: float = 0.1
+    """Weight of the Neurocoders' orthogonal loss, a."""
+    start: nc.Start = field(default_factory=nc.Start)
+    """Starting values of the Neurocoders."""
     validation: bool = False
     """Evaluate on a separate validation set, to choose settings without the report's sequences."""
 
@@ -87,7 +94,7 @@ class PolynomialsConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
-        numbers = asdict(self.rates) | {"noise": self.noise}
+        numbers = asdict(self.rates) | {"noise": self.noise, "sharpness": self.sharpness}
         if self.clip is not None:
             numbers["clip"] = self.clip
         for name, value in numbers.items():
@@ -101,20 +108,37 @@ class PolynomialsConfig:
         return 1.0 if self.decay == "none" else 0.5 + 0.5 * math.cos(math.pi * step / self.iterations)
 
 
-class Polynomials:
+BEST = PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), clip=0.1)
+
+
+class Polynomials(TaskExperiment):
     """Predicting sequences of polynomial chunks with a GRU."""
 
     name: ClassVar[str] = "polynomials"
     title: ClassVar[str] = "Auto-regression over polynomials that change"
     Config: ClassVar[type] = PolynomialsConfig
+    metric: ClassVar[str | None] = "above_floor"
     presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
+        "quick": replace(BEST, iterations=1_000, batch=32, held_out=256),
+        "best": BEST,
         "paper": PolynomialsConfig(),
-        "best": PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), clip=0.1),
         "smoke": PolynomialsConfig(
             iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
         ),
     }
-    seeds: ClassVar[Mapping[str, Sequence[int]]] = {"paper": range(5), "best": range(5), "smoke": range(1)}
+    seeds: ClassVar[Mapping[str, Sequence[int]]] = {
+        "quick": range(1),
+        "best": range(5),
+        "paper": range(5),
+        "smoke": range(1),
+    }
+    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "quick": (3, 1),
+        "best": (1_000, 5),
+        "paper": (1_000, 5),
+        "smoke": (1, 1),
+    }
+    selections: ClassVar[Mapping[str, str]] = {"quick": "gru,hyper,single-3,multi"}
 
     def variants(self, config: PolynomialsConfig) -> list[str]:
         """Every model in every setting."""
@@ -126,10 +150,12 @@ class Polynomials:
         sequences = family(setting, config.chunks, config.points, config.noise)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            model = MODELS[name].build()
+            model = MODELS[name].build(
+                sharpness=config.sharpness, orthogonality=config.orthogonality, start=config.start
+            )
         held_out = HeldOut(sequences, config.held_out, config.validation, device)
 
-        def optimiser(parameters: Iterable[Tensor], rate: float | Tensor) -> torch.optim.Optimizer:
+        def optimiser(parameters: Iterable[tuple[str, Tensor]], rate: float) -> torch.optim.Optimizer:
             return torch.optim.Adam(parameters, rate, fused=True, capturable=device.type == "cuda")
 
         return Task(

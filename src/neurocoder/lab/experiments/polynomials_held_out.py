@@ -41,7 +41,7 @@ class HeldOut:
         return {"mse": mse, "above_floor": mse - self.floor, "first_points": first, "rest": rest}
 
     def observe(self, model: nn.Module) -> dict[str, Any]:
-        """Error by position in the chunk, how well signals detect the beginnings of chunks, and an example."""
+        """How well signals detect the beginnings of chunks, and an example."""
         assert isinstance(model, Regressor)
         predictions: list[Tensor] = []
         found: defaultdict[str, list[boundaries.Scores]] = defaultdict(list)
@@ -55,15 +55,13 @@ class HeldOut:
                 found["attention"].append(boundaries.change(u[:, :, 0]))
                 found["attention_all"].append(boundaries.change(u))
                 attention = u[0, :, 0] if attention is None else attention
-        prediction, points = torch.cat(predictions), self.family.points
+        prediction = torch.cat(predictions)
         surprise = self.errors(prediction).sqrt().roll(1, dims=1)
         found["jump"].append(boundaries.change(self.inputs[..., 1:]))
         found["surprise"].append(surprise.cpu().numpy())
         scores = {name: np.concatenate(parts) for name, parts in found.items()}
         return {
-            "by_position": self.errors(prediction).view(-1, points).mean(0).tolist(),
-            "boundaries": boundaries.judge(scores, points),
-            "reaction": {name: boundaries.reaction(score, points) for name, score in scores.items()},
+            "boundaries": boundaries.judge(scores, self.family.points),
             "floor": self.floor,
             "example": {
                 "y": rounded(self.y[0]),

@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 
+from ..data.polynomials import Family
+from ..formats.cells import brief
 from ..plots import polynomials as plots
 from ..results import Record
-from ..sections import Cell, Ours, Plot, Section, Table
+from ..sections import Cell, Difference, Ours, Plot, Section, Table
 from ..statistics import differences
-from .polynomials_beginnings import beginnings
-from .polynomials_runs import Runs, contrast, family_of, final, first_of, papers_of, programs_of, runs_of, title
-from .polynomials_variants import MODELS, SETTINGS
+from .polynomials_variants import MODELS, SETTINGS, family, join, split
 
 UNIT = 1e4
 """Errors near the floor are given in ten-thousandths."""
+RIVALS = ("gru", "hyper")
+Runs = dict[str, list[Record]]
+"""Of one setting: by model, in the order of the tables, one record per seed."""
+PROGRAMS = ("single-2", "single-3", "multi")
+"""The Neurocoders among the models."""
+
+
+def runs_of(records: Iterable[Record], setting: str) -> Runs:
+    """The records of a setting."""
+    found = {model: [r for r in records if r.variant == join(model, setting)] for model in MODELS}
+    return {model: sorted(runs, key=lambda r: r.seed) for model, runs in found.items() if runs}
+
+
+def papers_of(runs: Runs) -> Runs:
+    """The runs of the paper's models."""
+    return {model: records for model, records in runs.items() if MODELS[model].paper}
+
+
+def first_of(runs: Runs) -> Record:
+    """Any record of a setting."""
+    return next(iter(runs.values()))[0]
+
+
+def family_of(record: Record) -> Family:
+    """The sequences of a record."""
+    sizes = {name: record.config[name] for name in ("chunks", "points", "noise")}
+    return family(split(record.variant)[1], **sizes)
+
+
+def title(runs: Runs) -> str:
+    """A setting in words."""
+    sequences = family_of(first_of(runs))
+    return f"{sequences.chunks} polynomials" + (f", noise {sequences.noise:g}" if sequences.noise else "")
+
+
+def median_run(records: Sequence[Record]) -> Record:
+    """The run with the median error, as a typical one."""
+    return sorted(records, key=lambda r: r.metrics["above_floor"])[(len(records) - 1) // 2]
 
 
 def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
@@ -25,130 +63,67 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     settings = [runs for runs in (runs_of(records, setting) for setting in SETTINGS) if runs]
     if not settings:
         return []
-    with_programs = [papers_of(runs) for runs in settings if programs_of(runs)]
+    with_programs = [papers_of(runs) for runs in settings if any(model in runs for model in PROGRAMS)]
     return [errors(settings, paper), *([beginnings(with_programs)] if with_programs else [])]
 
 
 def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
     """Figure 6."""
-    drawn = [runs for runs in map(papers_of, settings) if runs]
+    drawn = [learning_row(runs) for runs in map(papers_of, settings) if runs]
+    converged = paper.get("converged_multi_step")
+    learning = "Error above the floor against training iterations; the dotted line may lie below the panel." + (
+        f" In the paper the multi-step model converged after {converged:,} iterations." if converged else ""
+    )
     return Section(
         title="Learning curves (Figure 6)",
         text=[
-            "Polynomials are evaluated at x / 5, which the networks are fed together with the last y. The first "
-            "point of a chunk is unpredictable: the best prediction is 0, its mean. The error of that, plus the "
-            "variance of the noise, is the floor that no predictor can beat. Errors are on held-out sequences; above "
-            "the floor means above the error of that best prediction on the same sequences. Chunks begin at the same "
-            "x in every sequence: a network can learn to predict 0 there.",
-            *map(verdict, settings),
+            "Errors are on held-out sequences. The first point of a chunk is unpredictable: the best prediction is 0, "
+            "its mean. The error of that, plus the variance of the noise, is the floor that no predictor can beat."
         ],
         tables=[error_table(runs, paper) for runs in settings],
-        plots=[
-            Plot(
-                "learning",
-                "Error above the floor against training iterations: mean of the seeds, their range shaded.",
-                lambda: plots.learning_curves([learning_panel(runs) for runs in drawn]),
-            ),
-            Plot(
-                "position",
-                "Mean square error at each position in the chunk. The dotted line is the best linear predictor from "
-                "the earlier points of the chunk, given where chunks begin.",
-                lambda: plots.error_by_position([position_panel(runs) for runs in drawn]),
-            ),
-        ]
-        if drawn
-        else [],
+        plots=[Plot("learning", learning, lambda: plots.learning_curves(drawn))] if drawn else [],
     )
 
 
-def verdict(runs: Runs) -> str:
-    """Which models have lower errors, and where the errors are made."""
-    means = {model: fmean(final(records)) for model, records in runs.items()}
-    listed = "; ".join(
-        f"{MODELS[model].title} {UNIT * mean:.2f}, {UNIT * median(final(runs[model])):.2f}"
-        for model, mean in means.items()
-    )
-    words = [f"{title(runs)}, error above the floor in ten-thousandths, mean and median of the seeds: {listed}."]
-    programs = programs_of(runs)
-    rivals = [model for model in papers_of(runs) if model not in programs]
-    if rivals and programs:
-        best = min(rivals, key=means.__getitem__)
-        below = [model for model in programs if means[model] < means[best]]
-        names = " and ".join(MODELS[model].title for model in rivals)
-        if len(below) == len(programs):
-            words.append(f"Every Neurocoder is below {names}.")
-        elif below:
-            others = ", ".join(MODELS[model].title for model in programs if model not in below)
-            words.append(f"Below {names}: {', '.join(MODELS[model].title for model in below)}; not below: {others}.")
-        else:
-            words.append(f"No Neurocoder is below {MODELS[best].title}.")
-        closest = min(programs, key=means.__getitem__)
-        errors = ({r.seed: UNIT * r.metrics["above_floor"] for r in runs[model]} for model in (closest, best))
-        words += contrast(closest, best, differences(*errors), "errs", digits=2)
-    shares = ", ".join(f"{MODELS[model].title} {first_share(records):.0%}" for model, records in runs.items())
-    words.append(f"Share of this error at first points of chunks, where 0 was not predicted: {shares}.")
-    return " ".join(words)
-
-
-def first_share(records: Sequence[Record]) -> float:
-    """Which share of the error above the floor is made at the first points of chunks."""
-    sequences = family_of(records[0])
-    rest = (fmean(final(records, "rest")) - sequences.noise**2) * (sequences.points - 1) / sequences.points
-    return max(0.0, 1 - rest / fmean(final(records)))
-
-
-def mean_curve(records: Sequence[Record]) -> list[tuple[float, float]]:
-    """Step, and error above the floor as the mean of the seeds."""
-    histories = [record.history for record in records]
-    return [
-        (entries[0]["step"], fmean(entry["above_floor"] for entry in entries))
-        for entries in zip(*histories, strict=False)
-    ]
-
-
-def steps_to(records: Sequence[Record], error: float) -> int | None:
-    """The first evaluation at which the seeds' mean error above the floor was no larger than `error`, or None."""
-    return next((int(step) for step, value in mean_curve(records) if value <= error), None)
+def by_seed(records: Sequence[Record]) -> dict[int, float]:
+    """Error above the floor, in ten-thousandths."""
+    return {record.seed: UNIT * record.metrics["above_floor"] for record in records}
 
 
 def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
     """A row for each model, and one for the best linear predictor."""
     sequences, published = family_of(first_of(runs)), paper.get("parameters", {})
-    target = fmean(final(runs["gru"])) if "gru" in runs else None
+    rivals = [model for model in RIVALS if model in runs]
     rows: list[Sequence[Cell]] = []
     for model, records in runs.items():
-        reached = None if target is None else steps_to(records, target) or "not reached"
-        mse, first = Ours(final(records, "mse"), 5), Ours(final(records, "first_points"), 3)
-        above, rest = (Ours([UNIT * e for e in final(records, metric)], 2) for metric in ("above_floor", "rest"))
-        paper_size = published.get(MODELS[model].paper)
-        rows.append((MODELS[model].title, records[0].parameters["total"], paper_size, mse, above, first, rest, reached))
+        above = by_seed(records)
+        minus = [Difference(differences(above, by_seed(runs[rival]))) if rival != model else None for rival in rivals]
+        rest = Ours([UNIT * record.metrics["rest"] for record in records])
+        sizes = records[0].parameters["total"], published.get(MODELS[model].paper)
+        middle = f"{median(above.values()):.2f}"
+        rows.append((MODELS[model].title, *sizes, Ours([*above.values()]), middle, *minus, rest))
     oracle, floor, begins = sequences.linear_oracle(), sequences.floor(), sequences.first_points()
-    whole, first_error, rest_error = (part.mean().item() for part in (oracle, oracle[begins], oracle[~begins]))
-    scaled = [f"{UNIT * error:.2f}" for error in (whole - floor, rest_error)]
-    numbers = (f"{whole:.5f}", scaled[0], f"{first_error:.3f}", scaled[1])
-    rows.append((f"{plots.ORACLE}, expected", None, None, *numbers, None))
-    converged = paper.get("converged_multi_step")
+    expected = [f"{UNIT * error:.2f}" for error in (oracle.mean().item() - floor, oracle[~begins].mean().item())]
+    rows.append((plots.ORACLE, None, None, expected[0], None, *(None for _ in rivals), expected[1]))
     return Table(
-        title=f"{title(runs)}, {first_of(runs).config['iterations']:,} iterations",
+        title=f"{title(runs)}, {first_of(runs).config['iterations']:,} iterations: error above the floor, 1e-4",
         headings=(
             "model",
             "parameters",
             "paper's",
-            "mean square error",
-            "above the floor, 1e-4",
-            "at first points",
-            "at other points, 1e-4",
-            "iterations to GRU's final error",
+            "above the floor",
+            "median",
+            *(f"minus {MODELS[rival].title}" for rival in rivals),
+            "at other than first points",
         ),
         rows=rows,
-        caption=f"{sequences.chunks} chunks of {sequences.points} points. The floor is "
-        f"{first_of(runs).observations['floor']:.5f} on these sequences and {floor:.5f} expected, the mean square of y "
-        f"without noise {sequences.deviation() ** 2:.3f} expected. The linear predictor is a reference, not a bound."
-        + (f" In the paper the multi-step model converged after {converged:,} iterations." if converged else ""),
+        caption=f"{sequences.chunks} chunks of {sequences.points} points; the floor is "
+        f"{first_of(runs).observations['floor']:.5f} on these sequences. The linear predictor is a reference, not a "
+        "bound; its errors are expected values.",
     )
 
 
-def learning_panel(runs: Runs) -> plots.Panel:
+def learning_row(runs: Runs) -> plots.Row:
     """Learning curves of a setting."""
     sequences = family_of(first_of(runs))
     curves = {
@@ -156,16 +131,76 @@ def learning_panel(runs: Runs) -> plots.Panel:
         for model, records in runs.items()
     }
     oracle = sequences.linear_oracle().mean().item() - sequences.floor()
-    return plots.Panel(title(runs), curves, np.array(oracle))
+    steps = (first_of(runs).history[0]["step"], first_of(runs).history[-1]["step"])
+    return plots.Row(title(runs), curves, np.array([(step, oracle) for step in steps]))
 
 
-def position_panel(runs: Runs) -> plots.Panel:
-    """Errors by position in the chunk, counted from 1."""
-    sequences = family_of(first_of(runs))
-    places = np.arange(1, sequences.points + 1)
-    curves = {
-        MODELS[model].title: [np.column_stack((places, record.observations["by_position"])) for record in records]
-        for model, records in runs.items()
+def beginnings(settings: Sequence[Runs]) -> Section:
+    """Figure 5; each setting has a Neurocoder."""
+    panels = {
+        title(runs): {
+            MODELS[model].title: {signal: judged(records, signal) for signal in plots.SIGNALS}
+            for model, records in runs.items()
+        }
+        for runs in settings
     }
-    oracle = sequences.linear_oracle().view(sequences.chunks, sequences.points).mean(0).numpy()
-    return plots.Panel(title(runs), curves, np.column_stack((places, oracle)))
+    return Section(
+        title="Attention and the beginnings of chunks (Figure 5)",
+        text=[
+            "The AUC of a signal is the probability that it changes more at one of the first two points of a chunk "
+            "(where x, then y, shows that it has begun) than at two neighbours in the rest of a chunk; 0.5 is chance. "
+            "The jump of y, which the network is fed, is the baseline. Quiet: the half where y jumps least."
+        ],
+        tables=[auc_table(settings)],
+        plots=[
+            *attention(settings[0]),
+            Plot(
+                "auc",
+                "How much each signal misses of the beginnings of chunks, on a logarithmic axis: left is better. "
+                f"Medians, and a dot per seed; values below {plots.SMALLEST:g} are drawn there.",
+                lambda: plots.boundary_auc(panels),
+            ),
+        ],
+    )
+
+
+def attention(shown: Runs) -> list[Plot]:
+    """One sequence as a multi-step and a single-step model see it; searches keep no example, to save space."""
+    models = [model for model in ("multi", "single-3" if "single-3" in shown else "single-2") if model in shown]
+    runs = {model: median_run(shown[model]) for model in models}
+    kept = {MODELS[model].title: run.observations.get("example") for model, run in runs.items()}
+    examples = {name: example for name, example in kept.items() if example}
+    caption = (
+        "Above, the attention over M_U that forms the first component; in the middle, its change from one time to the "
+        "next, relative to the largest; below, prediction and target. Chunks begin at the dashed lines. For each model "
+        f"the seed with the median error; the first held-out sequence ({title(shown)})."
+    )
+    points = family_of(first_of(shown)).points
+    return [Plot("attention", caption, lambda: plots.attention_over_time(examples, points))] if examples else []
+
+
+def judged(records: Sequence[Record], signal: str, measure: str = "either") -> list[float]:
+    """A measure of `boundaries.judge`, for each seed; empty if the models do not have the signal."""
+    found = [record.observations["boundaries"] for record in records]
+    return [signals[signal][measure] for signals in found if signal in signals]
+
+
+def auc_table(settings: Sequence[Runs]) -> Table:
+    """A row for each signal of each model, two columns for each setting."""
+    measures = {"": "either", ", quiet": "quiet"}
+    rows: list[Sequence[Cell]] = []
+    for model in dict.fromkeys(model for runs in settings for model in runs):
+        for signal, words in plots.SIGNALS.items():
+            found = [judged(runs.get(model, ()), signal, measure) for runs in settings for measure in measures.values()]
+            if any(found) and signal != "jump":
+                rows.append((MODELS[model].title, words.replace("\n", " "), *(brief(values, 3) for values in found)))
+    jumps = [first_of(runs).observations["boundaries"]["jump"] for runs in settings]
+    rows.append(("none", "jump of y", *(f"{jump[measure]:.3f}" for jump in jumps for measure in measures.values())))
+    numbers = sorted({len(records) for runs in settings for records in runs.values()})
+    return Table(
+        title="AUC of beginnings of chunks",
+        headings=("model", "signal", *(f"{title(runs)}{words}" for runs in settings for words in measures)),
+        rows=rows,
+        caption=f"Mean ± standard deviation, n={' or '.join(map(str, numbers))}. Of attention and state, the change is "
+        "scored; of the last prediction, its error.",
+    )

@@ -19,34 +19,34 @@ class Model(NamedTuple):
     title: str
     paper: str | None
     """Its name in `paper.toml`; None if it is not in the paper."""
-    build: Callable[[], Regressor]
+    build: Callable[..., Regressor]
+    """Called with fields of `ProgramConfig` that differ from the paper's; only the Neurocoders use them."""
 
 
-def plain(gru: int) -> Regressor:
+def plain(gru: int) -> Callable[..., Regressor]:
     """A GRU with a linear output layer."""
-    return Regressor(2, gru, nn.Linear(gru, 1))
+    return lambda **_: Regressor(2, gru, nn.Linear(gru, 1))
 
 
-def neurocoder(gru: int, **sizes: Any) -> Regressor:
+def hyper(**_: Any) -> Regressor:
+    """A GRU with a HyperNet as output layer."""
+    return Regressor(2, 28, nc.HyperLinear(28, 1, hyper=nc.HyperConfig(hidden=26)))
+
+
+def neurocoder(gru: int, **sizes: int) -> Callable[..., Regressor]:
     """A GRU with a Neurocoder as output layer, as in the paper: K = 3, l_I = 2, a = 0.1, no residual."""
-    program = nc.ProgramConfig(key_dim=3, least_used=2, orthogonality=0.1, residual=False, **sizes)
-    return Regressor(2, gru, nc.Linear(gru, 1, program=program))
+    usual: dict[str, Any] = {"key_dim": 3, "least_used": 2, "orthogonality": 0.1, "residual": False, **sizes}
+    return lambda **changes: Regressor(2, gru, nc.Linear(gru, 1, program=nc.ProgramConfig(**usual | changes)))
 
 
 MODELS = {
-    "gru": Model("GRU", "original", lambda: plain(32)),
-    "hyper": Model(
-        "HyperNet", "hypernet", lambda: Regressor(2, 28, nc.HyperLinear(28, 1, hyper=nc.HyperConfig(hidden=26)))
-    ),
-    "single-2": Model(
-        "single-step (LSTM 2)", "single_step", lambda: neurocoder(16, slots=10, steps=1, heads=15, hidden=2)
-    ),
-    "single-3": Model(
-        "single-step (LSTM 3)", "single_step", lambda: neurocoder(16, slots=10, steps=1, heads=15, hidden=3)
-    ),
-    "multi": Model("multi-step", "multi_step", lambda: neurocoder(8, slots=20, steps=5, heads=1, hidden=10)),
-    "gru-16": Model("GRU 16", None, lambda: plain(16)),
-    "gru-8": Model("GRU 8", None, lambda: plain(8)),
+    "gru": Model("GRU", "original", plain(32)),
+    "hyper": Model("HyperNet", "hypernet", hyper),
+    "single-2": Model("single-step (LSTM 2)", "single_step", neurocoder(16, slots=10, steps=1, heads=15, hidden=2)),
+    "single-3": Model("single-step (LSTM 3)", "single_step", neurocoder(16, slots=10, steps=1, heads=15, hidden=3)),
+    "multi": Model("multi-step", "multi_step", neurocoder(8, slots=20, steps=5, heads=1, hidden=10)),
+    "gru-16": Model("GRU 16", None, plain(16)),
+    "gru-8": Model("GRU 8", None, plain(8)),
 }
 """Sizes whose totals come close to the paper's, which does not give the LSTM's size; and the Neurocoders' own GRUs with
 a linear output layer, to show what the program layer adds."""

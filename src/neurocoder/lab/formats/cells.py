@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
-from ..sections import Cell, Ours, Table
+from ..sections import Cell, Difference, Ours, Table
 from ..statistics import summary
 
 BLANK = "–"
-LEGEND = "Ours: mean ± standard deviation over n seeds (95% t-interval of the mean, n); –: not measured or not stated."
+LEGEND = (
+    "Ours: mean ± standard deviation over n seeds (95% t-interval of the mean, n). Differences are paired by seed; "
+    "bold: the interval leaves out 0. –: not measured or not stated."
+)
 
 
 def ours(cell: Ours) -> tuple[str, str]:
@@ -19,15 +23,28 @@ def ours(cell: Ours) -> tuple[str, str]:
         return "not finite", f"({broken} of n={len(cell.values)})"
     if not cell.values:
         return BLANK, ""
-    found = summary(cell.values)
+    found, sign = summary(cell.values), "+" if isinstance(cell, Difference) else ""
 
-    def number(value: float) -> str:
-        return f"{value:z,.{cell.digits}f}"
+    def number(value: float, sign: str = sign) -> str:
+        return f"{value:{sign}z,.{cell.digits}f}"
 
     if found.std is None or found.interval is None:
         return number(found.mean), "(n=1)"
-    low, high = found.interval
-    return f"{number(found.mean)} ± {number(found.std)}", f"({number(low)} to {number(high)}, n={found.n})"
+    low, high = map(number, found.interval)
+    return f"{number(found.mean)} ± {number(found.std, '')}", f"({low} to {high}, n={found.n})"
+
+
+def brief(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation, for tables that give n elsewhere."""
+    return ours(Ours(values, digits))[0]
+
+
+def clear(cell: Cell) -> bool:
+    """Whether it is a difference whose interval leaves out zero."""
+    if not isinstance(cell, Difference) or len(cell.values) < 2 or not all(map(math.isfinite, cell.values)):
+        return False
+    low, high = summary(cell.values).interval or (0, 0)
+    return low > 0 or high < 0
 
 
 def text(cell: Cell) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ matplotlib.use("agg")
 
 from matplotlib import pyplot as plt
 
+from ..plots.style import render
 from ..sections import Plot, Section
 
 
@@ -24,19 +24,14 @@ class Picture:
     """Name of its files."""
     svg: bytes
     png: bytes
-    width: int
-    """In CSS pixels."""
 
 
 def draw(plot: Plot, stem: str) -> Picture:
-    """A figure as SVG and PNG, without dates or random names."""
-    figure, (svg, png) = plot.draw(), (io.BytesIO(), io.BytesIO())
-    with matplotlib.rc_context({"svg.hashsalt": "neurocoder"}):
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
-    width = round(96 * figure.get_figwidth())
+    """A figure as SVG and PNG."""
+    figure = plot.draw()
+    picture = Picture(stem, render(figure, "svg"), render(figure, "png"))
     plt.close(figure)
-    return Picture(stem, svg.getvalue(), png.getvalue(), width)
+    return picture
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Chapter:
     experiment: str
     title: str
     preset: str
-    """With the options given on top of it, if any."""
+    """With the settings that differ from it, if any."""
     origin: str
     """Number of records, their commit and hardware."""
     commands: Sequence[str]

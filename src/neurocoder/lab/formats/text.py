@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ..sections import Ours, Table
-from .cells import numeric, ours, text
+from .cells import clear, numeric, ours, text
 from .chapter import Chapter
 
 
@@ -22,7 +22,7 @@ def grid(table: Table, intervals: bool = True) -> Grid:
         made.add_column(Text(heading), justify="right" if numeric(table, column) else "left", overflow="fold")
     for row in table.rows:
         words = (text(cell) if intervals or not isinstance(cell, Ours) else ours(cell)[0] for cell in row)
-        made.add_row(*map(Text, words))
+        made.add_row(*(Text(word, "bold" if clear(cell) else "") for word, cell in zip(words, row, strict=True)))
     return made
 
 
@@ -36,10 +36,10 @@ def fitting(table: Table, console: Console) -> Grid:
 def chapter(content: Chapter, console: Console) -> Iterator[RenderableType]:
     """What to print on the console, piece by piece."""
     yield Rule(Text(f"{content.title}, preset {content.preset}"))
-    yield Text(content.origin)
-    yield from (Text(f"  {command}") for command in content.commands)
     for section in content.sections:
         yield Text(f"\n{section.title}", style="bold")
-        yield from (Text(paragraph) for paragraph in section.text)
+        yield from map(Text, section.text)
         for table in section.tables:
             yield from (Text(), fitting(table, console))
+    yield Text(f"\n{content.origin}")
+    yield from (Text(f"  {command}") for command in content.commands)

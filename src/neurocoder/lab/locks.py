@@ -1,0 +1,40 @@
+"""Lock files, for processes that share a folder. The system frees the locks of a process that dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def locked(paths: Sequence[Path], *, wait: bool = False) -> Iterator[bool]:
+    """Holds all of these locks, or none if another process holds one: yields whether. `wait` waits for them instead.
+    Their files are removed at the end."""
+    with contextlib.ExitStack() as held:
+        for path in paths:
+            if not _take(path, held, wait):
+                held.close()
+                yield False
+                return
+        yield True
+
+
+def _take(path: Path, held: contextlib.ExitStack, wait: bool) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), path.stat()):
+                break
+        os.close(file)  # its holder removed it between our open and lock
+    held.callback(os.close, file)
+    held.callback(path.unlink, missing_ok=True)  # first, while it is still locked
+    return True
