@@ -2,8 +2,6 @@
 
 import json
 import math
-import re
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +10,7 @@ from neurocoder.lab.experiments import EXPERIMENTS
 
 VARIANTS = {
     "digits": ["linear", "mlp", "J1", "P10-H4-J5", "single-30", "multi-10"],
+    "split": ["mnist-domain-adam-mlp", "mnist-task-ewc-neurocoder", "mnist-class-lwf-mlp"],
     "polynomials": ["gru", "hyper", "single-2", "single-3", "multi", "multi-noise", "multi-doubled"],
 }
 """Every model of each experiment, and every setting."""
@@ -34,17 +33,3 @@ def test_smoke_makes_records_and_a_report(name, tmp_path, capsys):
     page = (tmp_path / "report" / f"{name}.md").read_text()
     assert f"neurocoder run {name} --preset smoke --seeds 0" in page
     assert (tmp_path / "report" / "report.html").exists()
-
-
-def test_the_experiment_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "circle.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    output = str(tmp_path / "records")
-    assert main(["run", "circle:Circle", "--seeds", "0", "--output", output]) == 0
-    errors = [float(error) for error in re.findall(r"error ([\d.]+),", capsys.readouterr().out)]
-    assert errors[1] < 15 < 30 < errors[0]  # the program's and the linear layer's
-    words = ["--experiments", "circle:Circle", "--output", output, "--target", str(tmp_path / "report")]
-    assert main(["report", *words]) == 0
-    assert "| program | " in (tmp_path / "report" / "circle.md").read_text()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import cast
 
-from .experiment import Batch, Experiment, Stream, Task
+from ..context import Context
+from ..tasks import Batch, Stream, Task
+from .experiment import Experiment, TaskExperiment
 
-__all__ = ["EXPERIMENTS", "Batch", "Experiment", "Stream", "Task", "load"]
+__all__ = ["EXPERIMENTS", "Batch", "Context", "Experiment", "Stream", "Task", "TaskExperiment", "load"]
 
 EXPERIMENTS: dict[str, str] = {
     "digits": "neurocoder.lab.experiments.digits:Digits",
     "polynomials": "neurocoder.lab.experiments.polynomials:Polynomials",
+    "split": "neurocoder.lab.experiments.split:Split",
 }
 
 
@@ -22,8 +24,11 @@ def load(name: str) -> Experiment:
     if not kind or not module:
         raise ValueError(f"experiment must be among {', '.join(EXPERIMENTS)}, or package.module:Class, got {name!r}")
     try:
-        return cast(Experiment, getattr(importlib.import_module(module), kind)())
+        found = getattr(importlib.import_module(module), kind)()
     except (ModuleNotFoundError, AttributeError, TypeError) as error:
         if name in EXPERIMENTS:
             raise
         raise ValueError(f"experiment {name!r} cannot be imported: {error}") from None
+    if not isinstance(found, Experiment):
+        raise ValueError(f"experiment {name!r} must be a neurocoder.lab.experiments.Experiment, got {kind}")
+    return found

@@ -1,0 +1,47 @@
+"""Methods of continual learning by name, with the coefficients of Hsu et al. (2018) or our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .. import continual as cl
+from .split_variants import Variant
+
+REHEARSED = 4_400
+"""Images in the memory of naive rehearsal, the larger one of Hsu et al."""
+HSU = {
+    "l2": {"task": 0.01, "domain": 0.5, "class": 100.0},
+    "ewc": {"task": 100.0, "domain": 100.0, "class": 600.0},
+    "online-ewc": {"task": 400.0, "domain": 700.0, "class": 100.0},
+    "si": {"task": 300.0, "domain": 3000.0, "class": 600.0},
+    "mas": {"task": 1.0, "domain": 10_000.0, "class": 1.0},
+    "lwf": {"task": 1.0, "domain": 1.0, "class": 1.0},
+}
+"""Coefficients of the penalties."""
+KINDS = {"l2": cl.L2, "ewc": cl.EWC, "online-ewc": cl.OnlineEWC, "si": cl.SI, "mas": cl.MAS, "lwf": cl.LwF}
+CHOSEN: dict[tuple[str, str, str], float] = {}
+"""Factors on these coefficients that were best on validation data, by scenario, method and model; else 1."""
+
+
+def make_method(variant: Variant, strength: float | None) -> tuple[cl.Method, float | None]:
+    """A new method, and its coefficient if it has one."""
+    if variant.method == "rehearsal":
+        return cl.Rehearsal(REHEARSED), None
+    if variant.method == "offline":
+        return cl.Offline(), None
+    if variant.method not in KINDS:
+        return cl.Plain(), None
+    if strength is None:
+        strength = CHOSEN.get((variant.scenario, variant.method, variant.model), 1.0)
+    coefficient = strength * HSU[variant.method][variant.scenario]
+    return KINDS[variant.method](coefficient), coefficient
+
+
+def make_optimiser(method: str, parameters: Iterable[Tensor], rate: float) -> torch.optim.Optimizer:
+    """Adagrad where the method is named so, else Adam, with the rates of Hsu et al. times `rate`."""
+    if method == "adagrad":
+        return torch.optim.Adagrad(parameters, lr=1e-2 * rate)
+    return torch.optim.Adam(parameters, lr=1e-3 * rate)

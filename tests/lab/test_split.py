@@ -1,0 +1,137 @@
+"""Continual learning as an experiment: variants, data and models of the published protocol, exact resume."""
+
+import json
+import math
+import time
+
+import pytest
+import torch
+from lines import command
+
+import neurocoder as nc
+from neurocoder.lab.checkpoints import Checkpoint
+from neurocoder.lab.cli import main
+from neurocoder.lab.data import mnist
+from neurocoder.lab.experiments.split import Split, SplitConfig, results
+from neurocoder.lab.experiments.split_data import tasks_of
+from neurocoder.lab.experiments.split_methods import make_method, make_optimiser
+from neurocoder.lab.experiments.split_models import build_model
+from neurocoder.lab.experiments.split_variants import parse, variants
+
+CPU = torch.device("cpu")
+
+
+def test_variants_name_data_set_scenario_method_and_model():
+    assert parse("mnist-domain-online-ewc-neurocoder-plain") == ("mnist", "domain", "online-ewc", "neurocoder-plain")
+    assert len(variants()) == len(set(variants()))
+    assert {parse(f"mnist-{scenario}-adam-mlp").outputs for scenario in ("task", "domain")} == {2}
+    assert parse("mnist-class-adam-mlp").outputs == 10
+    with pytest.raises(ValueError, match="variant must be DATASET-SCENARIO-METHOD-MODEL"):
+        parse("mnist-domain-adam")
+
+
+def test_tasks_are_pairs_of_digits_padded_as_published():
+    tasks = tasks_of(parse("mnist-domain-adam-mlp"), False, None, CPU)
+    digits = mnist.load(True)
+    assert [len(task.train[1]) for task in tasks] == [int((digits.labels // 2 == pair).sum()) for pair in range(5)]
+    first = digits.images[digits.labels // 2 == 0][0].float() / 255
+    image = tasks[0].train[0][0].view(32, 32)
+    torch.testing.assert_close(image[2:-2, 2:-2], (first - 0.1) / 0.2752)
+    assert image[0].unique().item() == pytest.approx(-0.1 / 0.2752)
+    assert sum(len(task.test[1]) for task in tasks) == 10_000
+
+
+def test_validation_holds_out_training_samples_and_leaves_the_test_set_alone(monkeypatch):
+    whole = mnist.load
+
+    def load(train):
+        assert train, "the test set was read"
+        return whole(train)
+
+    monkeypatch.setattr(mnist, "load", load)
+    tasks = tasks_of(parse("mnist-task-adam-mlp"), True, None, CPU)
+    assert sum(len(task.train[1]) for task in tasks) == 54_000
+    assert sum(len(task.test[1]) for task in tasks) == 6_000
+    assert [task.head for task in tasks] == [0, 1, 2, 3, 4]
+
+
+def test_coefficients_are_those_of_the_benchmark_times_the_strength():
+    method, coefficient = make_method(parse("mnist-domain-si-mlp"), 10.0)
+    assert (type(method).__name__, coefficient) == ("SI", 30_000.0)
+    assert make_method(parse("mnist-domain-adam-mlp"), 10.0)[1] is None
+    weight = torch.nn.Parameter(torch.zeros(1))
+    rates = {m: make_optimiser(m, [weight], 0.1).param_groups[0]["lr"] for m in ("adam", "adagrad", "ewc")}
+    assert rates == pytest.approx({"adam": 1e-4, "adagrad": 1e-3, "ewc": 1e-4})
+
+
+@pytest.mark.parametrize(
+    ("model", "heads", "total"),
+    [
+        # 1024 x 256 + 256, 256 x 256 + 256, and 256 x 2 + 2 for each head
+        ("mlp", None, 262_400 + 65_792 + 514),
+        ("mlp", 5, 262_400 + 65_792 + 5 * 514),
+        ("mlp-400", None, 410_000 + 160_400 + 802),
+    ],
+)
+def test_models_have_the_sizes_of_the_benchmark(model, heads, total):
+    built = build_model(model, 1024, 2, heads, SplitConfig())
+    assert nc.count_parameters(built)["total"] == total
+
+
+def test_the_presets_recode_what_they_say():
+    paper, best = (build_model("neurocoder", 1024, 2, 5, Split.presets[name]) for name in ("paper", "best"))
+    layers = [name for name, module in paper.named_modules() if isinstance(module, nc.Linear)]
+    assert layers == ["trunk.0", "trunk.2", *(f"heads.{index}" for index in range(5))]
+    assert paper.trunk[0].config.residual is False
+    assert (paper.trunk[0].config.slots, paper.trunk[0].config.heads, paper.trunk[0].config.orthogonality) == (
+        50,
+        10,
+        10,
+    )
+    assert [name for name, module in best.named_modules() if isinstance(module, nc.Linear)] == ["trunk.0", "trunk.2"]
+    assert best.trunk[0].config.residual is True
+    assert build_model("neurocoder-plain", 1024, 2, 5, SplitConfig()).trunk[0].config.residual == "plain"
+
+
+def test_results_by_hand():
+    matrix = torch.tensor([[90.0, 50.0], [60.0, 80.0]])
+    found = results(matrix, [50.0, 45.0])
+    assert found == {
+        "average_accuracy": 70.0,
+        "forgetting": 30.0,
+        "backward_transfer": -30.0,
+        "forward_transfer": 5.0,
+        "learned": 85.0,
+    }
+
+
+def record(output, variant):
+    return json.loads((output / "split" / "smoke" / variant / "seed0.json").read_text())
+
+
+@pytest.mark.parametrize("variant", ["mnist-domain-si-mlp", "mnist-task-online-ewc-neurocoder"])
+def test_a_run_killed_in_the_middle_of_a_task_resumes_to_the_same_record(tmp_path, variant):
+    words = ["run", "split", "--preset", "smoke", "--samples", "256", "--variants", variant]
+    process = command(*words, "--output", tmp_path, "--checkpoint-seconds", 0)
+    path = tmp_path / "split" / "smoke" / variant / "seed0.checkpoint.safetensors"
+
+    def place():
+        if not path.exists():
+            return (0, 0)
+        state = Checkpoint.read(path).state["trainer"]
+        return (state["task"], state["step"])
+
+    while process.poll() is None and place() < (2, 1):
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert (2, 1) <= place() < (4, 2)
+    assert main([*words, "--output", str(tmp_path), "--resume"]) == 0
+    assert main([*words, "--output", str(tmp_path / "whole")]) == 0
+    found, whole = record(tmp_path, variant), record(tmp_path / "whole", variant)
+    for part in ("metrics", "history", "observations", "model"):
+        assert found[part] == whole[part]
+    assert all(math.isfinite(value) for value in found["metrics"].values())
+    assert len(found["observations"]["matrix"]) == 5
+    if "neurocoder" in variant:
+        assert [len(row) for row in found["observations"]["usage"]["trunk.0"]] == [50] * 5
