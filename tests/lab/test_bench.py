@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,10 @@ import torch
 
 import neurocoder as nc
 from neurocoder.lab.bench import __main__ as bench
-from neurocoder.lab.bench import against, cases, contenders, growth, measure, records, report, tables
+from neurocoder.lab.bench import against, cases, contenders, measure, records, report, tables
 
 SIZES = nc.ProgramConfig(slots=4, key_dim=3, steps=3, heads=2, least_used=2, hidden=5)
-EAGER = cases.groups(["float32"], ["eager"], cases.BOTH)
+EAGER = cases.groups("float32", ["eager"], cases.BOTH)
 ONE = (cases.Group("float32", "eager", "forward", ("linear",)),)
 FAST = cases.Settings("cpu", seconds=0.001, repetition=1e-4, limit=2**20, minimum=3)
 
@@ -28,18 +27,18 @@ def tiny(name, groups=EAGER, **changes):
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """The command over given cases, in a folder of its own."""
-    monkeypatch.setattr(bench, "settings", lambda device, quick: FAST)
+    monkeypatch.setattr(bench, "settings", lambda device, quick, growth: FAST)
 
     def command(*options, only=None):
         monkeypatch.setattr(cases, "cpu_cases", lambda: list(only or [tiny("one")]))
         fixed = ["--device", "cpu", "--output", str(tmp_path / "records"), "--docs", str(tmp_path / "docs")]
-        return bench.main([*fixed, *options] if "--growth" in options else [*fixed, "--no-growth", *options])
+        return bench.main([*fixed, *options])
 
     return command
 
 
 def load(tmp_path, name):
-    return json.loads((tmp_path / "records" / "cpu" / f"{name}.json").read_text())
+    return records.read(tmp_path / "records" / "cpu.jsonl")[name]
 
 
 def test_an_earlier_version_is_checked_and_timed_in_the_same_run(run, tmp_path, capsys):
@@ -49,7 +48,10 @@ def test_an_earlier_version_is_checked_and_timed_in_the_same_run(run, tmp_path, 
     assert run("--against", str(tmp_path / "before")) == 0
     record = load(tmp_path, "one")
     assert [e["contender"] for e in record["measurements"]] == 2 * ["linear", "program", "earlier"]
-    assert len(record["settings"]["against"]) == 64
+    assert len(record["case"]["against"]) == 64
+    again = load(tmp_path, "one")
+    assert run("--against", str(tmp_path / "before")) == 0
+    assert load(tmp_path, "one") == again
     printed = capsys.readouterr().out
     assert "nc.Linear before" in printed
     assert "now / before" in printed
@@ -59,7 +61,7 @@ def test_an_earlier_version_is_checked_and_timed_in_the_same_run(run, tmp_path, 
     wrong.write_text(wrong.read_text().replace("strength = sigma * read", "strength = sigma + read"))
     for name in [name for name in sys.modules if name.startswith("neurocoder_earlier")]:
         del sys.modules[name]
-    assert run("--against", str(tmp_path / "before"), "--again") == 1
+    assert run("--against", str(tmp_path / "before")) == 1, "another earlier version is measured again"
     assert "nc.Linear before refused" in capsys.readouterr().out
 
 
@@ -80,18 +82,19 @@ def test_every_contender_is_checked_and_timed(run, tmp_path, capsys):
         assert entry["peak_bytes"] is None
         assert max(entry["errors"].values()) < 1e-4
         assert len(entry["errors"]) == (1 if entry["direction"] == "forward" else 3)
-    assert record["config"]["program"] == SIZES.to_dict()
-    assert record["versions"]["torch"] == torch.__version__
+    assert record["case"]["program"] == dataclasses.asdict(SIZES)
+    assert record["torch"] == torch.__version__
     assert record["settings"]["minimum"] == FAST.minimum
-    assert record["hardware"]["name"]
-    assert isinstance(record["wall_seconds"], float)
+    assert record["hardware"]
+    assert record["changed"] in ("yes", "no", "unknown")
+    assert len(record["source"]) == 64
     printed = capsys.readouterr().out
     for name in cases.LAYERS:
         assert contenders.TITLES[name] in printed
 
 
 def test_a_training_step(run, tmp_path):
-    step = (cases.Group("float32", "eager", "step", cases.STEPS),)
+    step = (cases.Group("float32", "eager", "step", ("plain", "recoded")),)
     assert run(only=[tiny("step", step, widths=(12, 8, 8, 5))]) == 0
     assert [entry["contender"] for entry in load(tmp_path, "step")["measurements"]] == ["plain", "recoded"]
 
@@ -176,7 +179,7 @@ def test_a_step_that_does_not_learn_is_refused(run, tmp_path, monkeypatch):
 
 
 def test_what_does_not_fit_is_skipped_with_the_reason(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "settings", lambda device, quick: dataclasses.replace(FAST, limit=100))
+    monkeypatch.setattr(bench, "settings", lambda device, quick, growth: dataclasses.replace(FAST, limit=100))
     assert run() == 0
     skipped = [entry for entry in load(tmp_path, "one")["measurements"] if entry["status"] == "skipped"]
     assert {entry["contender"] for entry in skipped} == {"materialising"}
@@ -194,7 +197,7 @@ def test_an_interrupted_run_keeps_finished_records(run, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(bench, "measure_case", interrupted)
     assert run(only=two) == 130
-    assert [path.name for path in (tmp_path / "records" / "cpu").iterdir()] == ["one.json"]
+    assert list(records.read(tmp_path / "records" / "cpu.jsonl")) == ["one"]
     before = load(tmp_path, "one")
     monkeypatch.setattr(bench, "measure_case", whole)
     capsys.readouterr()
@@ -215,75 +218,79 @@ def test_a_changed_case_is_measured_again(run, tmp_path):
     assert run("--skip", "forward") == 0
     assert load(tmp_path, "one") == before, "a part of it is measured already"
     assert run(only=[tiny("one", batch=10)]) == 0
-    assert load(tmp_path, "one")["config"]["batch"] == 10
+    assert load(tmp_path, "one")["case"]["batch"] == 10
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[:-100],
-        lambda text: text.replace('"schema": 1', '"schema": 0'),
-        lambda text: text.replace('"commit"', '"committed"'),
-        lambda text: text.replace('"seconds": [', '"seconds": [-1.0,', 1),
-        lambda text: "[]",
-    ],
-    ids=["cut off", "schema", "field", "time", "list"],
-)
-def test_a_damaged_record_is_reported_and_set_aside(run, tmp_path, capsys, damage):
+@pytest.mark.parametrize("damage", [lambda text: text[:-100], lambda text: "[]\n", lambda text: text + "{}\n"])
+def test_a_damaged_record_is_reported_and_kept(run, tmp_path, damage):
     assert run(only=[tiny("one", ONE)]) == 0
-    path = tmp_path / "records" / "cpu" / "one.json"
+    path = tmp_path / "records" / "cpu.jsonl"
     path.write_text(damage(path.read_text()))
-    assert run("--report") == 1, "no sound record is left"
-    assert "damaged record" in capsys.readouterr().out
-    assert sorted(file.name for file in path.parent.iterdir()) == ["one.json.damaged"]
-    assert run(only=[tiny("one", ONE)]) == 0
-    assert run("--report") == 0
+    before = path.read_text()
+    for options in ([], ["--report"]):
+        with pytest.raises(ValueError, match=r"cpu.jsonl, line \d: not a record"):
+            run(*options, only=[tiny("one", ONE)])
+    assert path.read_text() == before
 
 
-def test_a_record_is_written_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "cpu" / "one.json"
-    records.write(path, {"value": 1.0})
+def test_records_are_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "cpu.jsonl"
+    good = {"case": {"name": "one"}}
+    records.write(path, {"one": good})
     with pytest.raises(ValueError, match="JSON"):
-        records.write(path, {"value": float("nan")})
-    assert json.loads(path.read_text()) == {"value": 1.0}
-    assert [file.name for file in path.parent.iterdir()] == ["one.json"]
+        records.write(path, {"one": good, "two": {"case": {"name": "two"}, "value": float("nan")}})
+    assert records.read(path) == {"one": good}
+    assert [file.name for file in tmp_path.iterdir()] == ["cpu.jsonl"]
 
 
-def test_the_page_has_ratios_bars_and_the_growth_figure(run, tmp_path, monkeypatch):
-    monkeypatch.setitem(growth.BASES, "cpu", growth.Base(4, 2, 2, 8, 4))
-    ranges = {"slots": (2, 4), "steps": (1, 2), "heads": (1, 2), "width": (4, 8), "batch": (4, 8)}
-    monkeypatch.setitem(growth.RANGES, "cpu", ranges)
-    assert run("--growth", only=[tiny("1024x1024")]) == 0
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_committed_records_are_read_and_finished(device):
+    found = records.read(Path(__file__).parents[2] / "results" / "bench" / f"{device}.jsonl")
+    assert [name for name, case in cases.cases(device).items() if not records.covers(found[name], case)] == []
+
+
+def test_the_page_has_ratios_bars_and_the_growth_figure(run, tmp_path):
+    group = cases.groups("float32", ["eager"], cases.BACKWARD, cases.LAYERS[:3])
+    points = {"slots": (1, 2), "steps": (1, 2), "heads": (1, 2), "width": (4, 8), "batch": (4, 8)}
+    axes = [tiny(f"growth-{axis}", group, axis=axis, points=points[axis]) for axis in cases.AXES]
+    assert run(only=[tiny("1024x1024"), *axes]) == 0
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "BENCHMARKS.md").write_text("# By hand\n")
     assert run("--report") == 0
     page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
-    record = load(tmp_path, "1024x1024")
-    times = {
-        name: records.spread(tables.find(record, contender=name, direction="forward+backward")["seconds"])
+    assert run("--report") == 0
+    assert (tmp_path / "docs" / "BENCHMARKS.md").read_text() == page
+    assert page.startswith("# By hand\n")
+    entries = load(tmp_path, "1024x1024")["measurements"]
+    plain, program = (
+        next(e for e in entries if e["contender"] == name and e["direction"] == "forward+backward")
         for name in ("linear", "program")
-    }
-    ratio = str(tables.ratio(times["program"], times["linear"]))
-    assert f"| 1024x1024, batch 256 | eager, forward+backward | 2.5x | 1.5x | {ratio} |" in page
-    assert f"| float32 | eager | nc.Linear | {tables.cell(record, record['measurements'][1])} | {ratio} |" in page
-    assert "| 4096x4096, batch 256 | eager, forward+backward | 1.3x | 1.15x | not measured |" in page
+    )
+    ratio = tables.spread(program).over(tables.spread(plain)).shown("x")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    assert ["CPU", "1024x1024, batch 256", "eager, forward+backward", "2.5x", "1.5x", ratio] in [
+        row[:6] for row in rows
+    ]
+    assert ["float32", "eager", "nc.Linear", tables.cell(entries[1], entries[0]), ratio] in rows
+    assert ["CPU", "4096x4096, batch 256", "eager, forward+backward", "1.3x", "1.15x", "not measured", ""] in rows
     assert "](images/bench-cpu-growth.png)" in page
     assert "## CUDA" not in page
     for kind in ("png", "svg"):
         assert (tmp_path / "docs" / "images" / f"bench-cpu-growth.{kind}").stat().st_size > 1000
-    points = {entry["point"] for entry in load(tmp_path, "growth-steps")["measurements"]}
-    assert points == {1, 2}
+    assert {entry["point"] for entry in load(tmp_path, "growth-steps")["measurements"]} == {1, 2}
+    assert run("--again", "--skip", "growth", only=axes) == 0
 
 
 def test_a_ratio_lies_between_what_the_quartiles_allow():
-    base, times = records.Spread(1.0, 2.0, 4.0), records.Spread(4.0, 6.0, 8.0)
-    assert tables.ratio(times, base) == (1.0, 3.0, 8.0)
+    base, times = tables.Spread(1.0, 2.0, 4.0), tables.Spread(4.0, 6.0, 8.0)
+    assert times.over(base) == (1.0, 3.0, 8.0)
 
 
 @pytest.mark.parametrize("target", report.TARGETS, ids=lambda target: f"{target.device} {target.what}")
 def test_every_target_is_measured_by_a_case(target):
-    case = cases.cases(target.device)[target.case]
-    groups = [group for group in case.groups if group[:3] == ("float32", target.mode, target.direction)]
-    assert groups
-    assert target.contender in groups[0].contenders
+    case, fields = cases.cases(target.device)[target.case], ("float32", target.modes[0], target.direction)
+    (group,) = [group for group in case.groups if group[:3] == fields]
+    assert {"program", "recoded"} & set(group.contenders)
 
 
 def test_repetitions_follow_the_budget():

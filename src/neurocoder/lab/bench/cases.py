@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import neurocoder as nc
 
-Device = Literal["cpu", "cuda"]
-Dtype = Literal["float32", "bfloat16"]
-Mode = Literal["eager", "compiled", "wrapped", "graphed", "graph"]
+from .. import environment
+
 COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"cpp_wrapper": True}}}
 """Arguments of torch.compile in each mode that uses it."""
-Direction = Literal["forward", "forward+backward", "step"]
-
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
-STEPS = ("plain", "recoded")
-BASELINES = {"linear", "plain"}
+PAIR = LAYERS[:2]
+BASELINES = ("linear", "plain")
 """Contenders that ratios are relative to."""
+BACKWARD = ("forward+backward",)
+BOTH = ("forward", *BACKWARD)
+AXES = {"slots": "P", "steps": "J", "heads": "H", "width": "width", "batch": "batch"}
+"""Sizes with which the cost grows, and the names that the plots use."""
 GIB = 2**30
 MIXTURE = nc.MixtureConfig(experts=10, active=2)
 STORED = nc.StoredProgramConfig(programs=10)
@@ -27,14 +29,10 @@ STORED = nc.StoredProgramConfig(programs=10)
 class Group(NamedTuple):
     """Contenders that are timed side by side."""
 
-    dtype: Dtype
-    mode: Mode
-    direction: Direction
+    dtype: str
+    mode: str
+    direction: str
     contenders: tuple[str, ...]
-
-    def title(self) -> str:
-        """For progress lines."""
-        return f"{self.dtype} {self.mode} {self.direction}"
 
 
 @dataclass(frozen=True)
@@ -48,139 +46,124 @@ class Case:
     groups: tuple[Group, ...]
     threads: int | None = None
     """CPU threads; None: torch's default."""
-    point: int | None = None
-    """The value on a growth axis."""
+    axis: str | None = None
+    points: tuple[int, ...] = ()
+    """The size that grows, and its values."""
+    against: str | None = None
+    """Source folder of an earlier version of the library, the contender `earlier`."""
 
-    @property
-    def is_step(self) -> bool:
-        """Whether this is a training step."""
-        return len(self.widths) > 2
-
-    def program_bytes(self) -> int:
-        """Size of W_t for the whole batch in float32."""
-        return 4 * self.batch * self.widths[0] * self.widths[1]
-
-    def without(self, skipped: Iterable[str]) -> Case:
-        """Leave out groups by dtype, mode or direction."""
-        return replace(self, groups=tuple(group for group in self.groups if not set(group[:3]) & set(skipped)))
-
-    def against(self) -> Case:
-        """Only the program layer, its earlier version and the baseline."""
-        contenders = ("linear", "program", "earlier")
-        return replace(self, groups=tuple(group._replace(contenders=contenders) for group in self.groups))
-
-    def quick(self) -> Case:
-        """Compile only the program layer and its baseline: compilation takes longest."""
-        fewer = (g._replace(contenders=g.contenders[:2]) if g.mode in COMPILED else g for g in self.groups)
-        return replace(self, groups=tuple(fewer))
+    def at(self, point: int | None) -> Case:
+        """The case with another value of its axis."""
+        if self.axis is None or point is None:
+            return self
+        if self.axis == "width":
+            return replace(self, widths=(point, point))
+        if self.axis == "batch":
+            return replace(self, batch=point)
+        slots = point if self.axis == "slots" else self.program.slots
+        changes = {"least_used": min(self.program.least_used, slots), self.axis: point}
+        return replace(self, program=replace(self.program, **changes))
 
     def config(self) -> dict[str, Any]:
-        """Everything that defines the measurement, ready for JSON."""
-        return {
-            "widths": list(self.widths),
-            "batch": self.batch,
-            "program": self.program.to_dict(),
-            "mixture": MIXTURE.to_dict(),
-            "stored": STORED.to_dict(),
-            "threads": self.threads,
-            "groups": [[*group[:3], list(group.contenders)] for group in self.groups],
-        }
+        """Everything that defines the measurement, for JSON; an earlier library by its hash."""
+        earlier = self.against and environment.source(Path(self.against, "neurocoder"), without="lab")
+        return {**asdict(self), "mixture": asdict(MIXTURE), "stored": asdict(STORED), "against": earlier}
 
 
 @dataclass(frozen=True)
 class Settings:
     """How long to measure, and the limits."""
 
-    device: Device
+    device: str
     seconds: float
     """Time for the repetitions of one contender in one group."""
     repetition: float
     """A repetition makes enough calls to last this many seconds."""
     limit: int
-    """Bytes of W_t beyond which the materialising contender is skipped."""
+    """Bytes of W_t for the whole batch beyond which the materialising contender is skipped."""
     minimum: int = 10
     """Minimum number of repetitions, or three if they would take more than `slow` seconds."""
     slow: float = 20.0
     check_rows: int = 8
     """Inputs on which results are compared; fewer for large layers."""
     seed: int = 0
-    against: str | None = None
-    """Source folder of an earlier version of the library, the contender `earlier`."""
 
 
-def settings(device: Device, quick: bool) -> Settings:
-    """About 1.5 s per measurement on a CPU, 0.3 s on a GPU, 0.2 s with `quick`."""
-    if device == "cuda":
-        return Settings(device, 0.2 if quick else 0.3, 0.005, 24 * GIB)
-    return Settings(device, 0.2 if quick else 1.5, 0.02, 4 * GIB)
+def settings(device: str, quick: bool, growth: bool = False) -> Settings:
+    """Less time for each point of a growth axis: there are many."""
+    seconds, repetition, limit = (0.3, 0.005, 24 * GIB) if device == "cuda" else (1.5, 0.02, GIB)
+    whole = Settings(device, 0.2 if quick else seconds, repetition, limit)
+    return replace(whole, seconds=whole.seconds / 3, minimum=5, slow=5.0, check_rows=1) if growth else whole
 
 
 def program(slots: int, steps: int, heads: int, hidden: int, residual: bool = True) -> nc.ProgramConfig:
-    """K = 5 and l_I = 5 (or P, if that is less)."""
-    return nc.ProgramConfig(slots, 5, steps, heads, min(5, slots), hidden, residual=residual)
+    """K = 5 and l_I = 5."""
+    return nc.ProgramConfig(slots, 5, steps, heads, 5, hidden, residual=residual)
 
 
 def groups(
-    dtypes: Sequence[Dtype],
-    modes: Sequence[Mode],
-    directions: Sequence[Direction],
-    compiled: tuple[str, ...] = LAYERS,
-    captured: tuple[str, ...] = LAYERS,
+    dtype: str, modes: Iterable[str], directions: Sequence[str], contenders: tuple[str, ...] = LAYERS
 ) -> tuple[Group, ...]:
-    """The combinations, with the contenders that are compiled and captured.
+    """All combinations of modes and directions."""
+    return tuple(Group(dtype, mode, direction, contenders) for mode in modes for direction in directions)
 
-    To save GPU time, graphs and bfloat16 compilation are measured with backward only. Graphed layers do not support
-    autocast.
-    """
-    chosen = {"eager": LAYERS, "compiled": compiled, "wrapped": compiled, "graphed": compiled, "graph": captured}
-    backward_only = {("graph", "float32"), ("graph", "bfloat16"), ("graphed", "float32"), ("compiled", "bfloat16")}
-    return tuple(
-        Group(dtype, mode, direction, chosen[mode])
-        for dtype in dtypes
-        for mode in modes
-        for direction in directions
-        if (mode, dtype) != ("graphed", "bfloat16") and (direction != "forward" or (mode, dtype) not in backward_only)
-    )
+
+def growth(base: Case, **ranges: tuple[int, int]) -> list[Case]:
+    """One axis at a time around a base case, over the powers of two from the first to the last of each range."""
+    base = replace(base, groups=groups("float32", ["eager"], BACKWARD, LAYERS[:3]))
+    points = {axis: tuple(2**n for n in range(30) if first <= 2**n <= last) for axis, (first, last) in ranges.items()}
+    return [replace(base, name=f"growth-{axis}", axis=axis, points=points[axis]) for axis in ranges]
 
 
 SMALL = program(6, 5, 1, hidden=8, residual=False)
-BOTH: tuple[Direction, ...] = ("forward", "forward+backward")
 
 
 def cpu_cases() -> list[Case]:
     """Batches on all cores; single inputs on one."""
-    batch = groups(["float32"], ["eager", "compiled"], BOTH)
-    large = groups(["float32"], ["eager", "compiled"], BOTH, LAYERS[:2])
-    single = groups(["float32"], ["eager", "compiled", "wrapped"], ["forward"])
+    batch = groups("float32", ["eager", "compiled"], BOTH)
+    large = groups("float32", ["eager"], BOTH) + groups("float32", ["compiled"], BOTH, PAIR)
+    single = groups("float32", ["eager", "compiled", "wrapped"], ["forward"])
+    base = Case("growth", (512, 512), 128, program(16, 4, 2, 32), ())
     return [
         Case("784x10", (784, 10), 128, SMALL, batch),
         Case("1024x1024", (1024, 1024), 256, program(30, 5, 3, 32), batch),
         Case("4096x4096", (4096, 4096), 256, program(50, 5, 3, 32), large),
         Case("784x10-single", (784, 10), 1, SMALL, single, threads=1),
         Case("1024x1024-single", (1024, 1024), 1, program(30, 5, 3, 32), single, threads=1),
+        *growth(base, slots=(4, 64), steps=(1, 8), heads=(1, 8), width=(128, 2048), batch=(16, 1024)),
     ]
 
 
 def cuda_cases() -> list[Case]:
-    """Compilation takes seconds each time: only the program layer and its baseline are compiled, or graphed. A graph
-    would keep all the memory that building W_t for a large batch needs."""
-    both: tuple[Dtype, ...] = ("float32", "bfloat16")
-    modes: tuple[Mode, ...] = ("eager", "compiled", "graphed", "graph")
-    small = groups(both, modes, BOTH, compiled=LAYERS[:2])
-    large = groups(both, modes, BOTH, compiled=LAYERS[:2], captured=("linear", "program", "mixture", "stored"))
-    step = tuple(Group("float32", mode, "step", STEPS) for mode in ("eager", "graph"))
+    """Compilation takes seconds each time: only the program layer and its baseline are compiled, or graphed. Graphed
+    layers do not support autocast. A graph would keep all the memory that building W_t for a large batch needs."""
+    base = Case("growth", (1024, 1024), 4096, program(32, 4, 4, 32), ())
+    step = groups("float32", ["eager", "graph"], ["step"], ("plain", "recoded"))
+    small, large = (
+        (
+            *groups("float32", ["eager"], BOTH),
+            *groups("float32", ["compiled"], BOTH, PAIR),
+            *groups("float32", ["graphed"], BACKWARD, PAIR),
+            *groups("float32", ["graph"], BACKWARD, captured),
+            *groups("bfloat16", ["eager"], BOTH),
+            *groups("bfloat16", ["compiled"], BACKWARD, PAIR),
+            *groups("bfloat16", ["graph"], BACKWARD, captured),
+        )
+        for captured in (LAYERS, ("linear", "program", "mixture", "stored"))
+    )
     return [
         Case("784x10", (784, 10), 128, SMALL, small),
         Case("1024x1024", (1024, 1024), 4096, program(50, 1, 10, 32), large),
         Case("4096x4096", (4096, 4096), 4096, program(50, 5, 3, 32), large),
         Case("mlp-step", (3072, 512, 256, 10), 128, program(30, 1, 10, 8), step),
+        *growth(base, slots=(8, 256), steps=(1, 16), heads=(1, 16), width=(256, 4096), batch=(256, 16384)),
     ]
 
 
-QUICK = {"cpu": ("784x10", "784x10-single"), "cuda": ("784x10", "mlp-step")}
+QUICK = ("784x10", "784x10-single", "mlp-step")
 
 
-def cases(device: Device, quick: bool = False) -> dict[str, Case]:
-    """The cases of a device by name; only the small ones with `quick`."""
-    found = {case.name: case for case in (cuda_cases() if device == "cuda" else cpu_cases())}
-    return {name: found[name].quick() for name in QUICK[device]} if quick else found
+def cases(device: str, quick: bool = False) -> dict[str, Case]:
+    """The cases of a device by name; only small ones with `quick`."""
+    found = cuda_cases() if device == "cuda" else cpu_cases()
+    return {case.name: case for case in found if not quick or case.name in QUICK}

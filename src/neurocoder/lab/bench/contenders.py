@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ from torch.nn.functional import linear
 
 import neurocoder as nc
 
+from .against import package
 from .cases import GIB, MIXTURE, STORED, Case, Settings
 
 TITLES = {
@@ -24,8 +27,6 @@ TITLES = {
     "plain": "plain MLP",
     "recoded": "recoded MLP",
 }
-_CANDIDATES = 256
-"""Inputs searched for those with clear choices."""
 
 
 class Skip(Exception):
@@ -33,9 +34,9 @@ class Skip(Exception):
 
 
 class Materialising(nn.Module):
-    """As in the released code: build W_t for every input, then multiply. It shares a program layer's parameters."""
+    """As in the released code: build each input's weight (W_t), then multiply. It shares its layer's parameters."""
 
-    def __init__(self, layer: nc.Linear) -> None:
+    def __init__(self, layer: nc.Linear | nc.MixtureLinear | nc.StoredProgramLinear) -> None:
         super().__init__()
         self.layer = layer
 
@@ -45,25 +46,14 @@ class Materialising(nn.Module):
         return y if self.layer.bias is None else y + self.layer.bias.to(y.dtype)
 
 
-class Exact(NamedTuple):
-    """The expected results for some inputs."""
-
-    rows: Tensor
-    """Which inputs (n,)."""
-    y: Tensor
-    """(n, d_out) in float64."""
-    x_grad: Tensor
-    """(n, d_in)"""
-    grads: dict[str, Tensor]
-    """Of the parameters, when only these inputs have a gradient."""
-
-
 class Subject(NamedTuple):
-    """A contender of a case."""
+    """A contender of a case, and its expected results for some inputs."""
 
-    name: str
     module: nn.Module
-    exact: Exact
+    rows: Tensor  # which inputs (n,)
+    y: Tensor  # (n, d_out)
+    x_grad: Tensor  # (n, d_in)
+    grads: dict[str, Tensor]  # of the parameters, when only these inputs have a gradient
 
 
 def randomise_zeros(module: nn.Module) -> None:
@@ -88,17 +78,6 @@ def randomise_zeros(module: nn.Module) -> None:
                 bias.mul_(scale)
 
 
-def reference(layer: nc.Linear, x: Tensor) -> Tensor:
-    """The literal equations, one input at a time."""
-    return nc.reference.linear(dict(layer.named_parameters()), layer.config, x)
-
-
-def multiplied(layer: nc.MixtureLinear | nc.StoredProgramLinear, x: Tensor) -> Tensor:
-    """The layer's own weight for each input, times the input."""
-    y = torch.einsum("ni,nio->no", x, layer.materialize(x))
-    return y if layer.bias is None else y + layer.bias
-
-
 def margin(layer: nn.Module, x: Tensor) -> Tensor:
     """How far a layer's choices for each input are from changing (N,).
 
@@ -108,40 +87,13 @@ def margin(layer: nn.Module, x: Tensor) -> Tensor:
     if isinstance(layer, nc.MixtureLinear):
         ranked = linear(x, layer.gating_weight).topk(layer.config.active + 1).values
         return ranked[:, -2] - ranked[:, -1]
-    far = x.new_full((len(x),), torch.inf)
-    if not isinstance(layer, nc.Linear) or layer.config.steps == 1:
-        return far
+    if not isinstance(layer, nc.Linear) or layer.config.steps == 1 or layer.config.least_used >= layer.config.slots - 1:
+        return x.new_full((len(x),), torch.inf)
     c, programs = layer.config, layer.programs(x)
-    if c.least_used >= c.slots - 1:
-        return far
     attention = torch.stack([programs.u, programs.v, programs.s], 1).unflatten(2, (c.steps, c.heads))
     usage = attention.cummax(2).values[:, :, :-1].sort(-1).values
     gap = (usage[..., c.least_used] - usage[..., c.least_used - 1]) / usage[..., -1]
     return gap.flatten(1).amin(1)
-
-
-def exact_answer(module: nn.Module, x: Tensor, grad: Tensor, count: int) -> Exact:
-    """Values by an independent route (the reference, or built weights), gradients by autograd over torch operations.
-
-    The inputs are those whose choices are least sensitive to rounding: another choice rightly changes the result.
-    """
-    twin = copy.deepcopy(module).double()
-    layer = twin.layer if isinstance(twin, Materialising) else twin
-    with torch.no_grad(), nc.backend("torch"):
-        rows = margin(layer, x[:_CANDIDATES].double()).topk(count).indices
-        picked = x[rows].double()
-        if isinstance(layer, nc.Linear):
-            y = reference(layer, picked)
-        elif isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear):
-            y = multiplied(layer, picked)
-        else:
-            y = layer(picked)
-    picked = picked.requires_grad_()
-    with nc.backend("torch"):
-        layer(picked).backward(grad[rows].double())
-    assert picked.grad is not None
-    grads = {name: parameter.grad.float() for name, parameter in twin.named_parameters() if parameter.grad is not None}
-    return Exact(rows, y, picked.grad, grads)
 
 
 class Contenders:
@@ -152,60 +104,83 @@ class Contenders:
         self.case, self.settings = case, settings
         self.built: dict[str, Subject] = {}
         torch.manual_seed(settings.seed)
-        d_in, d_out = case.widths
         # Values that are exact in bfloat16, so that both dtypes have the same exact answer.
         self.x, self.grad = (
-            torch.randn(case.batch, width).bfloat16().float().to(settings.device) for width in (d_in, d_out)
+            torch.randn(case.batch, width).bfloat16().float().to(settings.device)
+            for width in (case.widths[0], case.widths[-1])
         )
 
     def subject(self, name: str) -> Subject:
         """A contender by name; raises `Skip` if it does not fit."""
-        if name == "earlier":
-            from . import against
-
-            assert self.settings.against is not None
-            self.built[name] = against.subject(self.settings.against, self.subject("program"))
         if name not in self.built:
             torch.manual_seed(self.settings.seed)
-            module = self.build(name).eval()
-            affordable = max(1, 2**22 // (self.case.widths[0] * self.case.widths[1]))  # the reference is slow
-            count = min(affordable, self.settings.check_rows, self.case.batch)
-            self.built[name] = Subject(name, module, exact_answer(module, self.x, self.grad, count))
+            earlier = self.case.against if name == "earlier" else None
+            self.built[name] = self.earlier(earlier) if earlier else self.expect(self.build(name).eval())
         return self.built[name]
 
     def build(self, name: str) -> nn.Module:
         """The layer itself."""
         d_in, d_out = self.case.widths
         if name == "materialising":
-            size, limit = self.case.program_bytes(), self.settings.limit
+            size, limit = 4 * self.case.batch * d_in * d_out, self.settings.limit
             if size > limit:
                 raise Skip(f"W_t of the batch takes {size / GIB:.3g} GiB, over the limit of {limit / GIB:.3g} GiB")
             layer = self.subject("program").module
             assert isinstance(layer, nc.Linear)
             return Materialising(layer)
-        module: nn.Module
-        if name == "linear":
-            module = nn.Linear(d_in, d_out)
-        elif name == "program":
-            module = nc.Linear(d_in, d_out, program=self.case.program)
-        elif name == "mixture":
-            module = nc.MixtureLinear(d_in, d_out, mixture=MIXTURE)
-        elif name == "stored":
-            module = nc.StoredProgramLinear(d_in, d_out, stored_program=STORED)
-        else:
-            raise ValueError(f"contender must be one of {', '.join(TITLES)}, got {name!r}")
+        kinds: dict[str, Callable[[], nn.Module]] = {
+            "linear": lambda: nn.Linear(d_in, d_out),
+            "program": lambda: nc.Linear(d_in, d_out, program=self.case.program),
+            "mixture": lambda: nc.MixtureLinear(d_in, d_out, mixture=MIXTURE),
+            "stored": lambda: nc.StoredProgramLinear(d_in, d_out, stored_program=STORED),
+        }
+        module = kinds[name]()
         randomise_zeros(module)
         return module.to(self.settings.device)
 
+    def expect(self, module: nn.Module) -> Subject:
+        """Values by an independent route, gradients by autograd over torch operations.
 
-def recoded(case: Case) -> nn.Module:
-    """The MLP of a training step, all its layers coded."""
-    return nc.recode(plain(case), "*", case.program)
+        The inputs are those whose choices are least sensitive to rounding: another choice rightly changes the result.
+        """
+        affordable = max(1, 2**22 // (self.case.widths[0] * self.case.widths[1]))  # the reference is slow
+        count = min(affordable, self.settings.check_rows, self.case.batch)
+        twin = copy.deepcopy(module).double()
+        layer = twin.layer if isinstance(twin, Materialising) else twin
+        with nc.backend("torch"):
+            with torch.no_grad():
+                rows = margin(layer, self.x[:256].double()).topk(count).indices
+                x = self.x[rows].double()
+                if isinstance(layer, nc.Linear):  # the literal equations
+                    y = nc.reference.linear(dict(layer.named_parameters()), layer.config, x)
+                else:
+                    y = (
+                        Materialising(layer) if isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear) else layer
+                    )(x)
+            x.requires_grad_()
+            layer(x).backward(self.grad[rows].double())
+        assert x.grad is not None
+        grads = {key: leaf.grad.float() for key, leaf in twin.named_parameters() if leaf.grad is not None}
+        return Subject(module, rows, y, x.grad, grads)
+
+    def earlier(self, folder: str) -> Subject:
+        """The program layer of an earlier library, with the same values and so the same exact results."""
+        library, today, layer = package(folder), self.subject("program"), self.subject("program").module
+        assert isinstance(layer, nc.Linear)
+        fields = {field.name for field in dataclasses.fields(library.ProgramConfig)}
+        config = library.ProgramConfig(**{k: v for k, v in dataclasses.asdict(layer.config).items() if k in fields})
+        module: nn.Module = library.Linear(layer.in_features, layer.out_features, program=config)
+        # A parameter's name may have had a dot where it has an underscore today.
+        names = {name.replace(".", "_"): name for name in module.state_dict()}
+        module.load_state_dict({names[name.replace(".", "_")]: value for name, value in layer.state_dict().items()})
+        grads = {names[name.replace(".", "_")]: grad for name, grad in today.grads.items()}
+        return today._replace(module=module.to(self.settings.device).eval(), grads=grads)
 
 
-def plain(case: Case) -> nn.Sequential:
-    """The MLP of a training step."""
+def mlp(case: Case, coded: bool) -> nn.Module:
+    """The MLP of a training step, plain or with all its layers coded."""
     layers: list[nn.Module] = []
     for d_in, d_out in pairwise(case.widths):
         layers += [nn.Linear(d_in, d_out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    plain = nn.Sequential(*layers[:-1])
+    return nc.recode(plain, "*", case.program) if coded else plain

@@ -5,27 +5,17 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 import torch
 
-from .cases import BASELINES, COMPILED, Case, Group, Settings
-from .check import Refused
+from .cases import COMPILED, Case, Group, Settings
 from .contenders import TITLES, Contenders, Skip
-from .records import median
-from .runs import LayerRun, Run, StepRun
+from .runs import LayerRun, Refused, Run, StepRun
+from .tables import Entry, baseline, cell
 
-PAIR = ("program", "earlier")
 Log = Callable[[str], None]
-Measurement = dict[str, Any]
-
-
-def synchronize(device: str) -> None:
-    """Wait for the device."""
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def seconds_per_call(run: Run, calls: int) -> float:
@@ -48,12 +38,10 @@ def seconds_per_call(run: Run, calls: int) -> float:
 def warm_up(run: Run) -> float:
     """Warm up, and estimate the time per call."""
     estimate = seconds_per_call(run, 1)
-    for _ in range(4):
-        if estimate > 0.1:
-            break
-        estimate = min(estimate, seconds_per_call(run, 3))
+    if estimate < 0.1:
+        estimate = min(seconds_per_call(run, 3) for _ in range(4))
     run.clear()
-    return max(estimate, 1e-7)
+    return estimate
 
 
 def plan(estimate: float, settings: Settings) -> tuple[int, int]:
@@ -65,10 +53,11 @@ def plan(estimate: float, settings: Settings) -> tuple[int, int]:
     return calls, repetitions
 
 
-def interleave(runs: Sequence[Run], settings: Settings) -> dict[str, tuple[int, list[float]]]:
-    """For each run, its calls per repetition and the seconds per call of every repetition."""
+def interleave(runs: Sequence[Run], settings: Settings, entries: Mapping[str, Entry]) -> None:
+    """Adds to each run's entry its calls per repetition and the seconds per call of every repetition."""
     plans = {run.name: plan(warm_up(run), settings) for run in runs}
-    times: dict[str, list[float]] = {run.name: [] for run in runs}
+    for name, (calls, _) in plans.items():
+        entries[name].update(calls=calls, seconds=[])
     rounds = max((repetitions for _, repetitions in plans.values()), default=0)
     gc.disable()
     try:
@@ -80,11 +69,10 @@ def interleave(runs: Sequence[Run], settings: Settings) -> dict[str, tuple[int, 
                     continue  # fewer repetitions than rounds: spread over them
                 if calls > 1:
                     run()  # bring its data back into the caches
-                times[run.name].append(round(seconds_per_call(run, calls), 9))
+                entries[run.name]["seconds"].append(round(seconds_per_call(run, calls), 9))
                 run.clear()
     finally:
         gc.enable()
-    return {name: (plans[name][0], seconds) for name, seconds in times.items()}
 
 
 def peak_bytes(run: Run) -> int | None:
@@ -92,25 +80,23 @@ def peak_bytes(run: Run) -> int | None:
     if run.device != "cuda" or run.group.mode in ("graph", "graphed"):  # graphs have memory of their own
         return None
     run.clear()
-    torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     run()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() - before
-    run.clear()
-    return peak
+    return torch.cuda.max_memory_allocated() - before
 
 
-def ready(name: str, make: Callable[[], Run], entry: Measurement) -> Run | None:
+def ready(name: str, group: Group, contenders: Contenders, entry: Entry) -> Run | None:
     """Build, call once and check; the entry records the result."""
     try:
-        run = make()
+        run: Run = (StepRun if group.direction == "step" else LayerRun)(name, group, contenders)
         before = time.perf_counter()
-        run.prepare()
+        if group.mode == "graph":
+            run.capture()
         run()
-        synchronize(run.device)
-        if run.group.mode in COMPILED:
+        if run.device == "cuda":
+            torch.cuda.synchronize()
+        if group.mode in COMPILED:
             entry["first_call_seconds"] = round(time.perf_counter() - before, 3)
         entry["errors"] = {what: float(f"{value:.3g}") for what, value in run.check().items()}
         entry["peak_bytes"] = peak_bytes(run)
@@ -127,88 +113,46 @@ def ready(name: str, make: Callable[[], Run], entry: Measurement) -> Run | None:
     return None
 
 
-def free(group: Group, device: str) -> None:
-    """Drop compiled code and release graph pools and caches."""
+def measure_group(group: Group, point: int | None, contenders: Contenders) -> list[Entry]:
+    """Check, then time, the contenders of a group."""
+    fields = {"dtype": group.dtype, "mode": group.mode, "direction": group.direction, "point": point}
+    entries: dict[str, Entry] = {name: {"contender": name, **fields, "status": "measured"} for name in group.contenders}
+    made = [ready(name, group, contenders, entry) for name, entry in entries.items()]
+    runs = [run for run in made if run is not None]
+    interleave(runs, contenders.settings, entries)
+    del made, runs  # compiled code, graph pools and caches
     if group.mode in COMPILED:
         torch.compiler.reset()
     gc.collect()
-    if device == "cuda":
+    if contenders.settings.device == "cuda":
         torch.cuda.empty_cache()
-
-
-def measure_group(
-    makers: Mapping[str, Callable[[], Run]], group: Group, settings: Settings, point: int | None = None
-) -> list[Measurement]:
-    """Check, then time, the contenders of a group."""
-    entries: dict[str, Measurement] = {}
-    runs: list[Run] = []
-    for name, make in makers.items():
-        entries[name] = {
-            "contender": name,
-            "dtype": group.dtype,
-            "mode": group.mode,
-            "direction": group.direction,
-            "point": point,
-            "status": "measured",
-        }
-        run = ready(name, make, entries[name])
-        if run is not None:
-            runs.append(run)
-    for name, (calls, seconds) in interleave(runs, settings).items():
-        entries[name].update(calls=calls, seconds=seconds)
-    del runs
-    free(group, settings.device)
     return list(entries.values())
 
 
-def summary(entries: Sequence[Measurement]) -> str:
-    """One line: the baseline's time, then ratios to it."""
-    base = next((entry for entry in entries if entry["contender"] in BASELINES and "seconds" in entry), None)
-    parts = []
-    for entry in entries:
-        title = TITLES[entry["contender"]]
-        if "seconds" not in entry:
-            parts.append(f"{title} {entry['status']} ({entry['reason']})")
-        elif base is None or entry is base:
-            parts.append(f"{title} {1e3 * median(entry['seconds']):.4g} ms")
-        else:
-            parts.append(f"{title} {median(entry['seconds']) / median(base['seconds']):.3g}x")
-    now, before = (next((e["seconds"] for e in entries if e["contender"] == n and "seconds" in e), None) for n in PAIR)
-    if now and before:
-        parts.append(f"now / before {median([b / a for a, b in zip(before, now, strict=False)]):.3f}")
+def summary(entries: Sequence[Entry]) -> str:
+    """One line: the baseline's time, then ratios to it; with an earlier library, the paired ratio to that."""
+    shown = [f"{TITLES[entry['contender']]} {cell(entry, baseline(entries, entry))}" for entry in entries]
+    parts = [f"{text} ({e['reason']})" if "reason" in e else text for text, e in zip(shown, entries, strict=True)]
+    times = {entry["contender"]: entry["seconds"] for entry in entries if "seconds" in entry}
+    if {"program", "earlier"} <= set(times):
+        ratios = [now / before for now, before in zip(times["program"], times["earlier"], strict=False)]
+        parts.append(f"now / before {median(ratios):.3f}")
     return ", ".join(parts)
 
 
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Set the number of CPU threads inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+def measure_case(case: Case, settings: Settings, log: Log) -> list[Entry]:
+    """All groups of a case, at each point of its axis."""
+    found: list[Entry] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(case.threads or threads)
     try:
-        yield
+        for point in case.points or [None]:
+            contenders = Contenders(case.at(point), settings)
+            for group in case.groups:
+                entries = measure_group(group, point, contenders)
+                label = case.name if point is None else f"{case.name} {point}"
+                log(f"{label}, {' '.join(group[:3])}: {summary(entries)}")
+                found += entries
     finally:
-        torch.set_num_threads(before)
-
-
-def makers(case: Case, group: Group, settings: Settings, contenders: Contenders | None) -> dict[str, Callable[[], Run]]:
-    """How to build the runs of a group."""
-    if contenders is None:
-        return {name: lambda name=name: StepRun(name, case, group, settings) for name in group.contenders}  # type: ignore[misc]
-
-    def layer(name: str) -> Run:
-        return LayerRun(contenders.subject(name), contenders.x, contenders.grad, group, settings.device)
-
-    return {name: lambda name=name: layer(name) for name in group.contenders}  # type: ignore[misc]
-
-
-def measure_case(case: Case, settings: Settings, log: Log) -> list[Measurement]:
-    """All groups of a case."""
-    found: list[Measurement] = []
-    with threads(case.threads):
-        contenders = None if case.is_step else Contenders(case, settings)
-        for group in case.groups:
-            entries = measure_group(makers(case, group, settings, contenders), group, settings, case.point)
-            label = case.name if case.point is None else f"{case.name} {case.point}"
-            log(f"{label}, {group.title()}: {summary(entries)}")
-            found += entries
+        torch.set_num_threads(threads)
     return found

@@ -1,233 +1,134 @@
-"""The page and the tables on the terminal, from records only."""
+"""The page, from records only."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ..files import replacing
-from . import tables
-from .cases import BASELINES, Device, cases
-from .growth import AXES
-from .measure import Log
-from .records import Record, read_all, spread
+from .cases import BASELINES
+from .tables import MODES, Entry, Record, markdown, notes, short, spread, table
 
-DEVICES: dict[Device, str] = {"cpu": "CPU", "cuda": "CUDA"}
-INTRODUCTION = """# Benchmarks
-
-The cost of a program layer (`nc.Linear`) compared with `nn.Linear`, with the released code's method (build `W_t` for
-every input, then multiply) and with two baselines that keep whole weights (`nc.MixtureLinear`, 2 of 10 experts
-active; `nc.StoredProgramLinear`, 10 programs). `neurocoder.lab.bench` builds this page from the records under
-`results/bench`:
-
-    make bench                       # measure what has no record yet
-    make bench ARGS="--again"        # measure everything on this machine
-    make bench ARGS="--quick"        # only the small cases
-    make bench ARGS="--report"       # build this page and its figures
-
-**How it is measured.** Contenders take turns, repetition by repetition, in one process; a repetition makes enough
-calls to last 20 ms on a CPU (host clock) or 5 ms on a GPU (events). Times are medians with quartiles in brackets; a
-ratio's brackets run from lower over upper to upper over lower quartile. *forward* is in inference mode;
-*forward+backward* computes gradients of all parameters and the input, set to None before each call. *compiled* is
-`torch.compile(fullgraph=True)`, *compiled, C++ wrapper* the same with `options={"cpp_wrapper": True}`, and *first
-call* the compilation time with an empty cache. *graphed* is
-`layer = torch.cuda.make_graphed_callables(layer, (x,))`: forward and backward each replay a CUDA graph inside an eager
-loop. *CUDA graph* is one graph of the whole call. Float32 on a GPU may use
-TF32 (`torch.backends.cuda.matmul.allow_tf32 = True`); bfloat16 is autocast over float32 parameters. Memory is the
-peak of one call above what was allocated before it, in 10^9 bytes. Inputs are random and the same in every call, so
-that small ones stay in the caches, for all contenders alike. Layers are in eval mode (no noise in the mixture); K =
-5, and l_I = 5.
-
-**Only correct results are timed.** First, each contender's outputs on some inputs are compared with float64: the
-program layer's, and those of building `W_t`, with the literal equations (`neurocoder.reference`), the others' with
-their own built weights. Above a relative error of 1e-3 in float32 (TF32) or 3e-2 in bfloat16, no time is recorded and
-the command fails. Gradients are compared with float64 autograd, at ten times these bounds.
-"""
+DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
+MARK = "<!-- `neurocoder bench --report` writes the rest of this page from the records -->"
+ONE_LINE = ("eager", "compiled", "wrapped", "graphed")
+"""Modes that take one line of user code; a CUDA graph of a whole step takes several."""
 
 
 class Target(NamedTuple):
-    """What this project wants of `nc.Linear`."""
+    """What this project wants of `nc.Linear` in float32."""
 
-    device: Device
+    device: str
     case: str
     what: str
-    mode: str
+    modes: Sequence[str]
+    """The fastest counts. With several, the baseline is the eager one, then that in its own fastest mode."""
     direction: str
     bar: float
     aim: float
-    contender: str = "program"
     memory: bool = False
-    one_line: bool = False
-    """Take the fastest of the modes that take one line of user code, and compare with the baseline in eager mode and in
-    the mode that is fastest for it."""
 
 
 TARGETS = (
-    Target("cpu", "784x10", "784x10, batch 128", "eager", "forward+backward", 15, 8),
-    Target("cpu", "1024x1024", "1024x1024, batch 256", "eager", "forward+backward", 2.5, 1.5),
-    Target("cpu", "4096x4096", "4096x4096, batch 256", "eager", "forward+backward", 1.3, 1.15),
-    Target("cpu", "784x10-single", "784x10, one input, one thread", "compiled", "forward", 30, 15, one_line=True),
-    Target("cpu", "1024x1024-single", "1024x1024, one input, one thread", "compiled", "forward", 3, 2, one_line=True),
-    Target("cuda", "784x10", "784x10, batch 128", "graph", "forward+backward", 4, 2),
-    Target("cuda", "1024x1024", "1024x1024, batch 4096", "eager", "forward+backward", 2.5, 1.5, one_line=True),
-    Target("cuda", "1024x1024", "1024x1024, batch 4096: memory", "eager", "forward+backward", 0.35, 0.25, memory=True),
-    Target("cuda", "4096x4096", "4096x4096, batch 4096", "eager", "forward+backward", 1.6, 1.2, one_line=True),
-    Target("cuda", "mlp-step", "CIFAR MLP, training step", "graph", "step", 2.5, 1.5, contender="recoded"),
+    Target("cpu", "784x10", "784x10, batch 128", ["eager"], "forward+backward", 15, 8),
+    Target("cpu", "1024x1024", "1024x1024, batch 256", ["eager"], "forward+backward", 2.5, 1.5),
+    Target("cpu", "4096x4096", "4096x4096, batch 256", ["eager"], "forward+backward", 1.3, 1.15),
+    Target("cpu", "784x10-single", "784x10, one input, one thread", ONE_LINE, "forward", 30, 15),
+    Target("cpu", "1024x1024-single", "1024x1024, one input, one thread", ONE_LINE, "forward", 3, 2),
+    Target("cuda", "784x10", "784x10, batch 128", ["graph"], "forward+backward", 4, 2),
+    Target("cuda", "1024x1024", "1024x1024, batch 4096", ONE_LINE, "forward+backward", 2.5, 1.5),
+    Target(
+        "cuda", "1024x1024", "1024x1024, batch 4096: memory", ["eager"], "forward+backward", 0.35, 0.25, memory=True
+    ),
+    Target("cuda", "4096x4096", "4096x4096, batch 4096", ONE_LINE, "forward+backward", 1.6, 1.2),
+    Target("cuda", "mlp-step", "CIFAR MLP, training step", ["graph"], "step", 2.5, 1.5),
 )
 
 
-class Found(NamedTuple):
-    """What was measured for a target."""
+def fastest(target: Target, entries: Sequence[Entry], contenders: Sequence[str], modes: Sequence[str]) -> Entry | None:
+    """The fastest measurement of some contenders in some modes."""
+    fields = {"status": "measured", "dtype": "float32", "direction": target.direction}
+    found = (e for e in entries if e["contender"] in contenders and e["mode"] in modes and fields.items() <= e.items())
+    return min(found, key=lambda entry: spread(entry).median, default=None)
 
-    mode: str
-    text: str
-    value: float | None = None
 
-
-def measured(target: Target, record: Record | None) -> Found:
-    """The number measured for a target."""
-    fields = {"contender": target.contender, "dtype": "float32", "mode": target.mode, "direction": target.direction}
-    entry = None if record is None else tables.find(record, **fields)
-    if record is None or entry is None:
-        return Found(target.mode, "not measured")
-    if entry["status"] != "measured":
-        return Found(target.mode, str(entry["status"]))
+def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
+    """Bar, aim and what was measured."""
+    unit = " GB" if target.memory else "x"
+    limits = [f"{target.bar:g}{unit}", f"{target.aim:g}{unit}"]
+    ours = fastest(target, entries, ["program", "recoded"], target.modes)
+    base = fastest(target, entries, BASELINES, target.modes[:1])
+    best = fastest(target, entries, BASELINES, target.modes)
+    mode = f"{MODES[ours['mode'] if ours else target.modes[0]]}, {target.direction}"
+    row = [DEVICES[target.device], target.what, mode, *limits]
+    if ours is None or base is None or best is None:
+        return [*row, "not measured", ""]
+    ratio = spread(ours).over(spread(base))
+    value, text = ratio.median, ratio.shown("x")
     if target.memory:
-        peak = entry.get("peak_bytes")
-        return Found(target.mode, "not measured" if peak is None else f"{peak / 1e9:.3g} GB", peak and peak / 1e9)
-    if target.one_line:
-        entry = tables.fastest(record, entry, [target.contender]) or entry
-    base = tables.baseline(record, {**entry, "mode": "eager"} if target.one_line else entry)
-    if base is None:
-        return Found(entry["mode"], "baseline not measured")
-    found = tables.ratio(spread(entry["seconds"]), spread(base["seconds"]))
-    text = str(found)
-    if target.one_line:
-        quickest = tables.fastest(record, entry, BASELINES)
-        assert quickest is not None  # the eager one at least
-        if quickest["mode"] != "eager":
-            times = spread(entry["seconds"]), spread(quickest["seconds"])
-            text += f"; {tables.short(tables.ratio(*times).value)}x of it {tables.MODES[quickest['mode']]}"
-    return Found(entry["mode"], text, found.value)
+        value = ours["peak_bytes"] / 1e9
+        text = f"{value:.3g} GB"
+    elif best is not base:
+        text += f"; {short(spread(ours).over(spread(best)).median)}x of it {MODES[best['mode']]}"
+    return [*row, text, "aim met" if value <= target.aim else "bar met" if value <= target.bar else "**bar missed**"]
 
 
-def verdict(target: Target, value: float | None) -> str:
-    """How a number compares with its target."""
-    if value is None:
-        return ""
-    return "aim met" if value <= target.aim else "bar met" if value <= target.bar else "**bar missed**"
+def about(record: Record) -> str:
+    """What a record is about."""
+    case, program = record["case"], record["case"]["program"]
+    sizes = f"P={program['slots']} J={program['steps']} H={program['heads']}, LSTM {program['hidden']}"
+    joined = "x".join(map(str, case["widths"]))
+    kind = joined if len(case["widths"]) == 2 else f"training step, MLP {joined.replace('x', '-')}"
+    inputs = "one input" if case["batch"] == 1 else f"batch {case['batch']}"
+    threads = f", {case['threads']} thread" if case["threads"] else ""
+    return f"{kind}, {sizes}{'' if program['residual'] else ', no residual'}, {inputs}{threads}."
 
 
-def target_table(found: Sequence[Record]) -> list[list[str]]:
-    """Bars, aims and what was measured."""
-    by_name = {(record["device"], record["case"]): record for record in found}
-    table = [["device", "case", "mode", "bar", "aim", "measured", ""]]
-    for target in TARGETS:
-        found_mode, text, value = measured(target, by_name.get((target.device, target.case)))
-        unit = " GB" if target.memory else "x"
-        mode = f"{tables.MODES[found_mode]}, {target.direction}"
-        limits = (f"{target.bar:g}{unit}", f"{target.aim:g}{unit}")
-        table.append([DEVICES[target.device], target.what, mode, *limits, text, verdict(target, value)])
-    return table
+def origin(record: Record) -> str:
+    """Where and with what a record was made."""
+    parts = ["{hardware}", "Python {python}", "torch {torch}", "commit {commit:.12}", "seed {settings[seed]}"]
+    parts += ["triton {triton}"] if record["device"] == "cuda" else ["{threads} threads", "load {load}"]
+    return ", ".join(parts).format_map(record) + (", changed code" if record["changed"] == "yes" else "")
 
 
-def ordered(found: Sequence[Record], device: Device) -> tuple[list[Record], list[Record]]:
-    """A device's records in the order of the cases, and of the growth axes."""
-    by_name = {record["case"]: record for record in found if record["device"] == device}
-    order, axes = list(cases(device)), [f"growth-{axis}" for axis in AXES]
-    growth = [by_name.pop(name) for name in axes if name in by_name]
-    known = [by_name.pop(name) for name in order if name in by_name]
-    return known + list(by_name.values()), growth
+def layers(found: Mapping[str, Record], device: str) -> list[str]:
+    """What was measured of each layer, as blocks of Markdown."""
+    blocks = []
+    for name, record in found.items():
+        if record["case"]["axis"] is None:
+            entries, made = record["measurements"], f"{origin(record)}; {record['wall_seconds']:.0f} s."
+            blocks += [f"### {name} on {DEVICES[device]}", about(record), table(entries), *notes(entries), made]
+    return blocks
 
 
-def machines(found: Sequence[Record]) -> list[str]:
-    """Where and with what the records were made; one line for all if it was the same."""
-    lines: dict[str, tuple[list[str], float]] = {}
-    for record in found:
-        hardware, versions = record["hardware"], record["versions"]
-        threads = "" if record["device"] == "cuda" else f", {hardware['threads']} threads, load {hardware['load']}"
-        kernels = f", triton {versions['triton']}" if record["device"] == "cuda" else ""
-        changed = {True: " with changes", False: "", None: ""}[record.get("dirty")]
-        line = (
-            f"{hardware['name']}{threads}, Python {versions['python']}, torch {versions['torch']}{kernels}, "
-            f"commit {record['commit'][:12]}{changed}, seed {record['seed']}"
-        )
-        names, seconds = lines.setdefault(line, ([], 0.0))
-        names.append(record["case"])
-        lines[line] = (names, seconds + record["wall_seconds"])
+def growth(found: Mapping[str, Record], device: str, docs: Path) -> list[str]:
+    """How the cost grows, as blocks of Markdown; draws the figure."""
+    axes = [record for record in found.values() if record["case"]["axis"] is not None]
+    if not axes:
+        return []
+    from .figure import draw  # needs matplotlib, which measuring does not
+
+    image, sizes = f"images/bench-{device}-growth.png", "P, J, H, width and batch"
+    draw(axes, docs / image)
     return [
-        f"{line}; {seconds:.0f} s in all." + (f" ({', '.join(names)})" if len(lines) > 1 else "")
-        for line, (names, seconds) in lines.items()
+        f"### Growth on {DEVICES[device]}",
+        f"Forward and backward, eager, float32; each panel changes one size of the base case, {about(axes[0])}",
+        f"![Time against {sizes} on {DEVICES[device]}]({image})",
+        *notes([entry for record in axes for entry in record["measurements"]]),
+        f"{'; '.join(dict.fromkeys(map(origin, axes)))}; {sum(record['wall_seconds'] for record in axes):.0f} s.",
     ]
 
 
-def terminal(found: Sequence[Record]) -> str:
-    """Tables of one device's records."""
-    parts = []
-    for device in DEVICES:
-        for record in ordered(found, device)[0]:
-            parts += ["", tables.title(record), tables.text(tables.rows(record)), *tables.notes(record)]
-    return "\n".join(parts)
-
-
-def section(device: Device, found: Sequence[Record], figure: str | None) -> list[str]:
-    """The page's part on one device."""
-    layers, growth = ordered(found, device)
-    parts = [f"## {DEVICES[device]}", *machines([*layers, *growth])]
-    for record in layers:
-        parts += [f"### {record['case']} on {DEVICES[device]}", f"{tables.title(record)}."]
-        parts += [tables.markdown(tables.rows(record)), *(f"- {note}" for note in tables.notes(record))]
-    if growth and figure is not None:
-        base = growth[0]["config"]["base"]
-        sizes = (
-            f"P={base['slots']} J={base['steps']} H={base['heads']}, {base['width']}x{base['width']}, "
-            f"batch {base['batch']}"
-        )
-        parts += [
-            f"### Growth on {DEVICES[device]}",
-            f"Forward and backward in eager mode, float32; each panel changes one size of the base case ({sizes}).",
-            f"![Time against P, J, H, width and batch on {DEVICES[device]}]({figure})",
-        ]
-        parts += [f"- {note}" for note in dict.fromkeys(note for record in growth for note in tables.notes(record))]
-    return parts
-
-
-def page(found: Sequence[Record], figures: dict[Device, str]) -> str:
-    """The whole page."""
-    parts = [INTRODUCTION.strip(), "## Bars and aims"]
-    parts.append(
-        "Targets of this project for `nc.Linear` in float32: time over that of `nn.Linear` in the same mode. For one "
-        "input, and for the larger layers on a GPU, the mode is the fastest that takes one line of user code, and the "
-        "ratio is to `nn.Linear` in eager mode, then to `nn.Linear` in its own fastest mode."
-    )
-    parts.append(tables.markdown(target_table(found)))
-    for device in DEVICES:
-        if any(record["device"] == device for record in found):
-            parts += section(device, found, figures.get(device))
-    listed = [part.startswith("- ") for part in [*parts, ""]]
-    ends = ["\n" if both else "\n\n" for both in map(all, pairwise(listed))]
-    lines = [part + end for part, end in zip(parts, ends, strict=True)]
-    return "".join(lines).rstrip() + "\n"
-
-
-def build(output: Path, docs: Path, log: Log) -> int:
-    """Write the page and its figures; returns the exit status."""
-    found = list(read_all(output, log))
-    if not found:
-        log(f"no records under {output}: measure first")
-        return 1
-    figures: dict[Device, str] = {}
-    for device in DEVICES:
-        growth = ordered(found, device)[1]
-        if growth:
-            from .figure import draw  # needs matplotlib, which measuring does not
-
-            figures[device] = os.path.relpath(draw(device, growth, docs / "images"), docs)
-    target = docs / "BENCHMARKS.md"
-    with replacing(target) as temporary:
-        temporary.write_text(page(found, figures))
-    log(f"{target} from {len(found)} records")
-    return 0
+def write(found: Mapping[str, Mapping[str, Record]], docs: Path) -> Path:
+    """Write the page below its introduction, and the figures; returns the page's path."""
+    page = docs / "BENCHMARKS.md"
+    head = page.read_text().partition(MARK)[0].strip() if page.exists() else "# Benchmarks"
+    entries = {(device, name): record["measurements"] for device in found for name, record in found[device].items()}
+    targets = [target_row(target, entries.get((target.device, target.case), [])) for target in TARGETS]
+    blocks = [head, MARK, markdown(["device", "case", "mode", "bar", "aim", "measured", ""], targets)]
+    for device, records in found.items():
+        blocks += [f"## {DEVICES[device]}", *layers(records, device), *growth(records, device, docs)]
+    with replacing(page) as temporary:
+        temporary.write_text("\n\n".join(blocks) + "\n")
+    return page
