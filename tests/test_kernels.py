@@ -160,8 +160,8 @@ def test_operators_keep_the_rules_of_torchs_library(case):
     settings = (given, present, layer.config.sharpness, torch.float32, operator._numbers(form))
     x = torch.randn(5, layer.control_dim or 7, device=DEVICE)
     made = operator.run(x, *settings)
-    grads = [torch.randn_like(output) for output in made[: 1 if form.executes else 3]]
-    backward = (grads, made, [True] * (1 + len(given)), x, *settings)
+    grads = [torch.randn_like(output) for output in made[: operator._outputs(form)]]
+    backward = (grads, operator._saved(form, made), [True] * (1 + len(given)), x, *settings)
     for operation, arguments in ((operator.run, (x, *settings)), (operator.run_backward, backward)):
         torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
         results = [tensor for tensor in operation(*arguments) if tensor.numel()]

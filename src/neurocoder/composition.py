@@ -16,7 +16,7 @@ from . import functional as F
 from . import reference
 from .backend import TORCH, Choice, choose, is_traced
 from .controller import ProgramController
-from .kernels.layer import Form, ProgramFunction
+from .kernels.layer import Form, ProgramFunction, eager_forward
 from .memory import ProgramMemory
 from .part import has_global_hooks
 
@@ -81,13 +81,16 @@ def compose_and_execute(choice: Choice, layer: ProgramLayer, x: Tensor) -> Tenso
 
 
 def _run(choice: Choice, layer: ProgramLayer, rows: Tensor, executes: bool) -> Any:
-    """The hand-written layer: as an autograd function, or as an operator while it is traced."""
+    """The hand-written layer: as an autograd function if a backward may follow, as an operator while traced."""
     assert choice.dtype is not None
-    form = Form(choice.name == "triton", layer.config, choice.dtype, executes)
-    tensors = layer.tensors(executes)
+    form = Form(choice.name == "triton", layer.config, choice.dtype, executes, torch.is_grad_enabled())
+    tensors, rows = layer.tensors(executes), rows.contiguous()
     if form.triton and is_traced():
         from .kernels.operator import run_operator
 
-        outputs = run_operator(form, rows.contiguous(), tensors)
-        return outputs[0] if executes else outputs
-    return ProgramFunction.apply(form, rows.contiguous(), *tensors)
+        outputs: Any = run_operator(form, rows, tensors)
+    elif form.keeps:
+        return ProgramFunction.apply(form, rows, *tensors)
+    else:
+        outputs = eager_forward(form, rows, tensors)[0]
+    return outputs[0] if executes else outputs

@@ -7,6 +7,11 @@ from typing import Any, NamedTuple
 import torch
 
 
+def cast(tensor: Any, dtype: torch.dtype) -> Any:
+    """A tensor, or None, in this dtype; `tensor.to` is ten times slower where there is nothing to do."""
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
+
+
 class ProgramTensors(NamedTuple):
     """A layer's parameters, their gradients, or whether these are needed; None for what the layer does not have.
 
@@ -48,9 +53,12 @@ class ProgramTensors(NamedTuple):
 
     def composing(self, dtype: torch.dtype) -> ProgramTensors:
         """What the composition takes, in its own precision: all but the input projections, R and the bias."""
-        first = self[:_COMPOSING]
-        cast = [tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype) for tensor in first]
-        return ProgramTensors(*cast, *[None] * (len(self) - _COMPOSING))
+        return ProgramTensors(*[cast(tensor, dtype) for tensor in self[:_COMPOSING]], *_OTHERS)
+
+    @property
+    def memory(self) -> tuple[Any, ...]:
+        """M_U, M_V, M_S; weight and bias of the key networks for u, v, s."""
+        return self[:_MEMORY]
 
     @property
     def slots(self) -> tuple[Any, Any, Any]:
@@ -68,4 +76,7 @@ class ProgramTensors(NamedTuple):
         return self.key_u_bias, self.key_v_bias, self.key_s_bias
 
 
+_MEMORY = ProgramTensors._fields.index("input_bias")
 _COMPOSING = ProgramTensors._fields.index("input_weight")
+_OTHERS = (None,) * (len(ProgramTensors._fields) - _COMPOSING)
+NONE = ProgramTensors(*[None] * len(ProgramTensors._fields))

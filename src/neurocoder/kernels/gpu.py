@@ -61,7 +61,7 @@ class State(NamedTuple):
 def state_shapes(count: int, sizes: Sizes) -> list[tuple[int, ...]]:
     """The shape of each tensor of the state, for N inputs."""
     rows, r = sizes.steps * count, sizes.components
-    wide = ((rows, width) for width in (sizes.state, sizes.hidden, 4 * sizes.hidden, sizes.signal))
+    wide = [(rows, sizes.state), (rows, sizes.hidden), (rows, 4 * sizes.hidden), (rows, sizes.signal)]
     return [(3, count, r, sizes.slots), (count, r), (5, count, r), *wide]
 
 
@@ -71,12 +71,12 @@ def forward(
     """The composition: e and a one (N, mixed), or attention (3, N, r, P) and sigma (N, r); with a gated residual, also
     its scale (N, 1)."""
     sizes = sizes_of(program, executes)
-    count, recurrent = len(projected), tensors.recurrent_weight
+    count, recurrent, gate_bias = projected.shape[0], tensors.recurrent_weight, tensors.integration_bias
     new = projected.new_empty
     *shapes, composition_shape = state_shapes(count, sizes)
-    attention, sigma, small, states, cells, gates = (new(shape) for shape in shapes)
+    attention, sigma, small, states, cells, gates = [new(*shape) for shape in shapes]
     coefficients, scale = new(count, sizes.mixed) if executes else None, new(count, 1) if sizes.gate else None
-    composition = new(composition_shape) if recurrent is None or not count else states
+    composition = new(*composition_shape) if recurrent is None or not count else states
     if count:
         stride, unused = projected.stride(0), projected
         constants = sizes.lstm(count)
@@ -98,11 +98,8 @@ def forward(
         )
         mix_forward_kernel[count,](
             *(attention, before, readings, projected[:, sizes.logit :], stride),
-            *(
-                unused if tensor is None else tensor
-                for tensor in (tensors.integration_bias, sigma, coefficients, scale)
-            ),
-            count,
+            *(unused if gate_bias is None else gate_bias, sigma),
+            *(unused if coefficients is None else coefficients, unused if scale is None else scale, count),
             **sizes.mixing,
         )
     state = State(attention, sigma, small, states, cells, gates, composition)
@@ -127,7 +124,7 @@ def backward(
     """
     executes = grads.coefficients is not None
     sizes = sizes_of(program, executes)
-    count, hidden, recurrent = len(projected), sizes.hidden, tensors.recurrent_weight
+    count, hidden, recurrent = projected.shape[0], sizes.hidden, tensors.recurrent_weight
     keys, states, composition = prepared.keys, state.states, state.composition
     new = projected.new_empty
     tiles, constants = sizes.attention, sizes.lstm(count)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensors import ProgramTensors
+from ..tensors import ProgramTensors, cast
 from .core import Composed, Prepared
 from .rounding import aligned, cdiv, padded, power_of_two
 from .sizes import precision
@@ -21,17 +21,16 @@ _EXECUTE_GRID = 64
 
 def prepare(tensors: ProgramTensors) -> Prepared:
     """k (3, P, K); the signal's weight and bias, concatenated (rows, hidden + 1) and padded."""
-    left, right, _ = tensors.slots
     weight = tensors.signal_weight
-    count, key_dim = len(left), len(tensors.key_u_weight)
+    (count, d_in), key_dim = tensors.U.shape, tensors.key_u_weight.shape[0]
     rows, hidden = weight.shape
-    keys, packed = left.new_empty(3, count, key_dim), weight.new_empty(aligned(rows), aligned(hidden + 1))
-    networks = (tensor for pair in zip(tensors.key_weights, tensors.key_biases, strict=True) for tensor in pair)
+    packed_rows, width = aligned(rows), aligned(hidden + 1)
+    keys, packed = weight.new_empty(3, count, key_dim), weight.new_empty(packed_rows, width)
     keys_forward_kernel[count, 4](
-        *(*tensors.slots, *networks, keys, weight, tensors.signal_bias, packed),
-        *(left.shape[1], right.shape[1], rows, len(packed)),
+        *(*tensors.memory, keys, weight, tensors.signal_bias, packed),
+        *(d_in, tensors.V.shape[1], rows, packed_rows),
         C=hidden,
-        W=packed.shape[1],
+        W=width,
         P=count,
         K=key_dim,
         KP=power_of_two(key_dim),
@@ -48,7 +47,7 @@ def prepare_backward(
     """Gradients of the key networks' weights and biases and of the signal's weight and bias; adds to the slots'
     gradients in place."""
     left, right, _ = tensors.slots
-    count, key_dim = len(left), len(tensors.key_u_weight)
+    count, key_dim = left.shape[0], tensors.key_u_weight.shape[0]
     weights, biases = [torch.empty_like(weight) for weight in tensors.key_weights], left.new_empty(3, key_dim)
     rows, hidden = tensors.signal_weight.shape
     grad_signal, grad_signal_bias = torch.empty_like(tensors.signal_weight), left.new_empty(rows)
@@ -75,19 +74,20 @@ def project(x: Tensor, readers: Tensor) -> Tensor:
 
 def _tiles(right: Tensor) -> dict[str, Any]:
     """Constants of the execution kernels for M_V (P, d_out)."""
-    return {"P": len(right), "PP": padded(len(right)), "PRECISION": precision(right.dtype)}
+    slots = right.shape[0]
+    return {"P": slots, "PP": padded(slots), "PRECISION": precision(right.dtype)}
 
 
 def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | None) -> Tensor:
     """`y = e M_V + bias + scale * (x R)` (N, d_out) for e (N, mixed), M_V (P, d_out), scale (N, 1)."""
     coefficients, scale = composed.coefficients, composed.scale
     assert coefficients is not None
-    count, d_out = len(coefficients), V.shape[1]
+    count, d_out = coefficients.shape[0], V.shape[1]
     y = V.new_empty(count, d_out)
     if count:
         execute_kernel[cdiv(count, 32), cdiv(d_out, 128)](
             *(coefficients, coefficients.stride(0), V),
-            *(V if tensor is None else tensor for tensor in (bias, xR, scale)),
+            *(V if bias is None else bias, V if xR is None else xR, V if scale is None else scale),
             *(y, count, d_out),
             BIAS=bias is not None,
             SCALED=xR is not None,
@@ -102,7 +102,7 @@ def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | Non
 def execute_backward(grad: Tensor, V: Tensor, xR: Tensor | None, scale: Tensor | None, of_xR: Tensor) -> Composed:
     """Shares of the gradients of e (parts, N, P) and of the scale (parts, N, 1); fills `of_xR`, the gradient of `x R`,
     if that is gated. With few inputs the columns are split, to fill the chip."""
-    count, (slots, d_out) = len(grad), V.shape
+    count, (slots, d_out) = grad.shape[0], V.shape
     tiles = _tiles(V)
     block = min(128, 8192 // tiles["PP"], padded(d_out))  # at most 80 KB on chip
     blocks, rows = cdiv(d_out, block), max(1, cdiv(count, 16))
@@ -126,5 +126,5 @@ def execute_backward(grad: Tensor, V: Tensor, xR: Tensor | None, scale: Tensor |
 
 def write_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tensor, Tensor]:
     """Gradients of M_V (P, d_out) and of the bias."""
-    summed = coefficients.to(grad.dtype).mT @ grad
+    summed = cast(coefficients, grad.dtype).mT @ grad
     return summed[:slots], summed[slots]

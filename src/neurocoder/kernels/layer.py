@@ -21,7 +21,7 @@ from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
 from ..config import ProgramConfig
-from ..tensors import ProgramTensors
+from ..tensors import NONE, ProgramTensors, cast
 from . import cpu
 from .core import Composed, Gradients, Prepared
 from .side_stream import SideStream, on_device_of
@@ -43,6 +43,8 @@ class Form(NamedTuple):
     dtype: torch.dtype
     """Of the large products; the composition uses at least float32."""
     executes: bool
+    keeps: bool = True
+    """Whether a backward may follow, which needs the state."""
 
     @property
     def core(self) -> Any:
@@ -92,22 +94,25 @@ def forward(
     """
     core, dtype = form.core, form.dtype
     full = torch.promote_types(dtype, torch.float32)
-    V = R = xR = None
-    x, side = x.to(dtype), SideStream(x)
+    V = xR = None
+    x, side, gated = cast(x, dtype), SideStream(x), form.program.residual is True
     with side:
         whole = tensors.composing(full)
         prepared = core.prepare(whole)
         ready = side.mark()
-        if tensors.R is not None:
-            R = tensors.R.to(dtype)
-            if form.program.residual is True:
-                xR = torch.mm(x, R.mT)
-    readers = _readers(form, tensors).to(dtype)
-    projected = core.project(x, readers).to(full)
+        R = cast(tensors.R, dtype)
+        if side.active and gated and R is not None:
+            xR = torch.mm(x, R.mT)
+    readers = cast(_readers(form, tensors), dtype)
+    projected = cast(core.project(x, readers), full)
     side.await_mark(ready)
     composed, state = core.forward(projected, prepared, whole, form.program, form.executes)
+    if not form.keeps:
+        state = ()  # frees it before the largest tensors are made
     if form.executes:
-        V, bias = tensors.V.to(dtype), None if tensors.bias is None else tensors.bias.to(dtype)
+        V, bias = cast(tensors.V, dtype), cast(tensors.bias, dtype)
+        if gated and xR is None:
+            xR = torch.mm(x, R.mT)
     side.join()
     outputs: tuple[Tensor | None, ...] = (composed.attention, composed.sigma, composed.scale)
     if form.executes:
@@ -155,10 +160,9 @@ def backward(
         into = Composed(grads[2], None, grads[0], grads[1])
     prepared = Prepared(kept.keys, kept.signal)
     found = core.backward(into, kept.projected, prepared, tensors, form.program, state, side, sums)
-    grad_projected = found.projected.to(x.dtype)
-    found_tensors = ProgramTensors(*[None] * len(ProgramTensors._fields))
+    grad_projected, found_tensors = cast(found.projected, x.dtype), NONE
     with side:
-        grad_readers = (grad_projected.mT @ x).to(full) if wants_composition else None
+        grad_readers = cast(grad_projected.mT @ x, full) if wants_composition else None
         sums.join()
         if grad_readers is not None:
             found_tensors = _composition_gradients(form, grad_readers, grad_V, found, tensors)
@@ -179,7 +183,7 @@ def _composition_gradients(
     """The gradients of all parameters but R and the bias."""
     full = grad_readers.dtype
     grad_U = grad_readers[: form.offset] if form.executes else torch.zeros_like(tensors.U)
-    grad_slots = grad_U, torch.zeros_like(tensors.V) if grad_V is None else grad_V.to(full), found.S
+    grad_slots = grad_U, torch.zeros_like(tensors.V) if grad_V is None else cast(grad_V, full), found.S
     weights, biases, signal, signal_bias = form.core.prepare_backward(found.prepared, tensors, grad_slots)
     gated = tensors.integration_bias is not None
     return ProgramTensors(
@@ -231,14 +235,19 @@ _UNSAVED: Any = dict.fromkeys(("key_u_bias", "key_v_bias", "key_s_bias", "input_
 """Parameters that the backward does not use."""
 
 
+def eager_forward(form: Form, x: Tensor, tensors: ProgramTensors) -> tuple[tuple[Any, ...], Kept, ProgramTensors, Any]:
+    """`forward` for eager mode. Operations run below autograd, which makes each one cheaper."""
+    with _without_autocast(x), on_device_of(x), BelowAutograd():
+        return forward(form, x, tensors)
+
+
 class ProgramFunction(torch.autograd.Function):
-    """`forward` and `backward` for eager mode. Operations run below autograd, which makes each one cheaper."""
+    """`forward` and `backward` for eager mode where a backward may follow, below autograd."""
 
     @staticmethod
     def forward(ctx: Any, form: Form, x: Tensor, *parameters: Tensor | None) -> Any:
         """Arguments and results are those of `layer.forward`, with the parameters one by one."""
-        with _without_autocast(x), on_device_of(x), BelowAutograd():
-            outputs, kept, tensors, state = forward(form, x, ProgramTensors(*parameters))
+        outputs, kept, tensors, state = eager_forward(form, x, ProgramTensors(*parameters))
         ctx.form, ctx.state_type = form, type(state)
         # Everything goes through save_for_backward, so that activation checkpointing can drop it.
         ctx.save_for_backward(*kept, *tensors._replace(**_UNSAVED), *state)
@@ -247,17 +256,22 @@ class ProgramFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         """The gradients from `layer.backward`."""
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "this backward cannot itself be differentiated: run forward and backward inside "
-                "`with nc.backend('torch'):` where create_graph=True is used"
-            )
+        refuse_second_derivatives()
         _, wants_x, *wants = ctx.needs_input_grad
         saved = list(ctx.saved_tensors)  # once: activation checkpointing may recompute them, and unpacks only once
         with _without_autocast(saved[0]), BelowAutograd():
             kept, tensors, state = _unflatten(saved, ctx.state_type)
             grad_x, found = backward(ctx.form, grads, kept, tensors, state, wants_x, ProgramTensors(*wants))
         return None, grad_x, *found
+
+
+def refuse_second_derivatives() -> None:
+    """Raise an error in a backward that is itself recorded."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "this backward cannot itself be differentiated: run forward and backward inside "
+            "`with nc.backend('torch'):` where create_graph=True is used"
+        )
 
 
 def _unflatten(saved: list[Any], state_type: type) -> tuple[Kept, ProgramTensors, Any]:

@@ -1,8 +1,8 @@
 """`layer.forward` and `layer.backward` over the Triton core as custom torch operators, which `torch.compile` and
 `torch.export` treat as opaque.
 
-An operator cannot take or return None, or return its inputs. So it takes only the parameters the layer has, an empty
-tensor stands for a missing result, and the inputs that the backward needs are passed to it again.
+An operator cannot take or return None, or return its inputs. So it takes only the parameters the layer has, the inputs
+that the backward needs are passed to it again, and an empty tensor stands for a gradient that is not needed.
 """
 
 from __future__ import annotations
@@ -12,63 +12,87 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
 from ..config import ProgramConfig
-from ..tensors import ProgramTensors
+from ..tensors import NONE, ProgramTensors, cast
 from .gpu import State, state_shapes
-from .layer import Form, Kept, backward, forward
+from .layer import Form, Kept, backward, forward, refuse_second_derivatives
 from .rounding import aligned
 from .side_stream import on_device_of
 from .sizes import sizes_of
 
+_library = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
+"""Named after the package, so that two versions can be loaded side by side."""
 _RESIDUALS: tuple[Any, ...] = (False, True, "plain")
+_NOTHING: dict[str, Any] = dict.fromkeys(Kept._fields)
 
 
 def _numbers(form: Form) -> list[int]:
     """What `_form` needs besides the sharpness and the dtype."""
     c = form.program
     sizes = (c.slots, c.key_dim, c.steps, c.heads, c.least_used, c.hidden)
-    return [form.executes, _RESIDUALS.index(c.residual), *sizes]
+    return [form.executes, form.keeps, _RESIDUALS.index(c.residual), *sizes]
 
 
 @lru_cache(maxsize=256)
-def _form(sharpness: float, dtype: torch.dtype, executes: bool, residual: int, *sizes: int) -> Form:
+def _form(sharpness: float, dtype: torch.dtype, executes: int, keeps: int, residual: int, *sizes: int) -> Form:
     slots, key_dim, steps, heads, least_used, hidden = sizes
     shape: dict[str, Any] = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
     program = ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
-    return Form(True, program, dtype, bool(executes))
+    return Form(True, program, dtype, bool(executes), bool(keeps))
 
 
 def _spread(values: list[Any], present: list[int]) -> ProgramTensors:
     """The values at these positions, None elsewhere."""
-    found = dict(zip(present, values, strict=True))
-    return ProgramTensors(*(found.get(place) for place in range(len(ProgramTensors._fields))))
-
-
-def _with_empty(x: Tensor, tensors: Any) -> list[Tensor]:
-    return [x.new_empty(0) if tensor is None else tensor for tensor in tensors]
+    found: list[Any] = list(NONE)
+    for place, value in zip(present, values, strict=True):
+        found[place] = value
+    return ProgramTensors(*found)
 
 
 def _outputs(form: Form) -> int:
-    """How many of the results are the layer's outputs: y, or attention, sigma and scale."""
-    return 1 if form.executes else 3
+    """How many of the results are the layer's outputs: y, or attention, sigma and, if the residual is gated, scale."""
+    return 1 if form.executes else 2 + (form.program.residual is True)
 
 
-@torch.library.custom_op("neurocoder::run", mutates_args=())
+def _kept(form: Form, given: ProgramTensors) -> list[str]:
+    """The fields of `Kept` that `run` returns: not those that are inputs or outputs of the operator."""
+    names = ["readers", "projected", "keys", "signal"]
+    if form.executes:
+        names += ["coefficients", "scale", "xR"] if form.program.residual is True else ["coefficients"]
+        names += [name for name in ("V", "R") if _is_cast(getattr(given, name), form)]
+    return names
+
+
+def _is_cast(parameter: Tensor | None, form: Form) -> bool:
+    return parameter is not None and parameter.dtype != form.dtype
+
+
+def _operator(function: Any) -> Any:
+    """`torch.library.custom_op` without its checks at each call, which take as long as the layer; tests make them."""
+    name = function.__name__
+    _library.define(name + torch.library.infer_schema(function, mutates_args=()))
+    _library.impl(name, function, "CompositeExplicitAutograd")
+    return getattr(getattr(torch.ops, _library.ns), name).default
+
+
+@_operator
 def run(
     x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: torch.dtype, numbers: list[int]
 ) -> list[Tensor]:
-    """The forward: returns the outputs, then what is kept for the backward, then the core's state."""
-    form = _form(sharpness, dtype, *numbers)
-    with on_device_of(x):
-        outputs, kept, _, state = forward(form, x, _spread(tensors, present))
-    kept = kept._replace(x=None, V=None, R=None)
-    if not form.executes:  # scale, attention and sigma are then among the outputs
-        kept, state = kept._replace(scale=None), state[2:]
-    return _with_empty(x, (*outputs, *kept, *state))
+    """The forward: returns the outputs and, if a backward may follow, what it keeps and the core's state."""
+    form, given = _form(sharpness, dtype, *numbers), _spread(tensors, present)
+    with on_device_of(x), BelowAutograd():
+        outputs, kept, _, state = forward(form, x, given)
+    made: list[Any] = list(outputs[: _outputs(form)])
+    if form.keeps:
+        made += [getattr(kept, name) for name in _kept(form, given)]
+        made += state if form.executes else state[2:]  # attention and sigma are then outputs
+    return made
 
 
-@run.register_fake
+@torch.library.register_fake(f"{_library.ns}::run", lib=_library)
 def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: Any, numbers: Any) -> list[Tensor]:
     given, form = _spread(tensors, present), _form(sharpness, dtype, *numbers)
     sizes, (count, inputs) = sizes_of(form.program, form.executes), x.shape
@@ -81,25 +105,26 @@ def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dt
 
     width = sizes.logit + sizes.gate
     width += -width % 8 if x.is_cuda else 0
-    kept: dict[str, Tensor] = {
-        "readers": low(width, inputs),
-        "projected": full(count, width),
-        "keys": full(3, sizes.slots, sizes.key_dim),
-        "signal": full(aligned(len(given.signal_weight)), aligned(sizes.hidden + 1)),
+    kept = {
+        "readers": (low, width, inputs),
+        "projected": (full, count, width),
+        "keys": (full, 3, sizes.slots, sizes.key_dim),
+        "signal": (full, aligned(given.signal_weight.shape[0]), aligned(sizes.hidden + 1)),
+        "coefficients": (full, count, sizes.mixed),
+        "scale": (full, count, 1),
+        "xR": (low, count, given.V.shape[1]),
+        "V": (low, *given.V.shape),
+        "R": (low, given.V.shape[1], inputs),
     }
     state = [full(*shape) for shape in state_shapes(count, sizes)]
-    scale = full(count, 1) if sizes.gate else None
-    if form.executes:
-        outputs: list[Any] = [low(count, given.V.shape[1])]
-        kept["coefficients"] = full(count, sizes.mixed)
-        if scale is not None:
-            kept |= {"scale": scale, "xR": low(count, len(given.R))}
-    else:
-        outputs, state = [*state[:2], scale], state[2:]
-    return _with_empty(x, (*outputs, *(kept.get(name) for name in Kept._fields), *state))
+    outputs = [low(count, given.V.shape[1])] if form.executes else [*state[:2], full(count, 1)][: _outputs(form)]
+    if not form.keeps:
+        return outputs
+    made = [make(*shape) for make, *shape in map(kept.__getitem__, _kept(form, given))]
+    return [*outputs, *made, *(state if form.executes else state[2:])]
 
 
-@torch.library.custom_op("neurocoder::run_backward", mutates_args=())
+@_operator
 def run_backward(
     grads: list[Tensor],
     made: list[Tensor],
@@ -111,21 +136,32 @@ def run_backward(
     dtype: torch.dtype,
     numbers: list[int],
 ) -> list[Tensor]:
-    """The backward: gradients of x and of each parameter. `made` is what `run` returned, `wants` begins with x."""
-    form = _form(sharpness, dtype, *numbers)
-    given, first = _spread(tensors, present), _outputs(form)
-    last = first + len(Kept._fields)
-    kept = Kept(*(tensor if tensor.numel() or tensor.dim() > 1 else None for tensor in made[first:last]))
-    kept = kept._replace(x=x.to(dtype), V=given.V.to(dtype), R=None if given.R is None else given.R.to(dtype))
+    """The backward: gradients of x and of each parameter. `made` is what `_saved` leaves of `run`'s results, `wants`
+    begins with x."""
+    form, given = _form(sharpness, dtype, *numbers), _spread(tensors, present)
+    names, first = _kept(form, given), 0 if form.executes else _outputs(form)
+    last = first + len(names)
+    fields = {
+        **_NOTHING,
+        "x": cast(x, dtype),
+        "V": given.V,
+        "R": given.R,
+        **dict(zip(names, made[first:last], strict=True)),
+    }
     state = State(*(made[last:] if form.executes else [*made[:2], *made[last:]]))
-    whole = given.composing(kept.projected.dtype)
-    grad_x, found = backward(form, grads, kept, whole, state, wants[0], _spread(wants[1:], present))
-    grads = _with_empty(x, [grad_x, *(found[place] for place in present)])
-    # Cast to each parameter's dtype, as autograd would. An operator's results must not share storage.
-    cast = [grad.to(like.dtype) for grad, like in zip(grads, [x, *tensors], strict=True)]
-    parts = [grad for grad in cast if _is_part(grad)]
-    copies = iter(torch._foreach_add(parts, 0.0) if parts else ())  # one launch for all
-    return [next(copies).contiguous() if _is_part(grad) else grad for grad in cast]
+    whole = given.composing(fields["projected"].dtype)
+    with BelowAutograd():
+        into = (*grads, None)  # of the scale, if there is none
+        grad_x, found = backward(form, into, Kept(**fields), whole, state, wants[0], _spread(wants[1:], present))
+        # Cast to each parameter's dtype, as autograd would.
+        each = zip([grad_x, *[found[place] for place in present]], [x, *tensors], strict=True)
+        results = [x.new_empty(0) if grad is None else cast(grad, like.dtype) for grad, like in each]
+        # An operator's results must not share storage: parts of a larger one are copied, in one launch.
+        parts = [place for place, grad in enumerate(results) if _is_part(grad)]
+        if parts:
+            for place, copy in zip(parts, torch._foreach_add([results[place] for place in parts], 0.0), strict=True):
+                results[place] = copy.contiguous()
+    return results
 
 
 def _is_part(tensor: Tensor) -> bool:
@@ -133,33 +169,43 @@ def _is_part(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
-@run_backward.register_fake
+@torch.library.register_fake(f"{_library.ns}::run_backward", lib=_library)
 def _(grads: Any, made: Any, wants: list[bool], x: Tensor, tensors: list[Tensor], *settings: Any) -> list[Tensor]:
     alone = [ProgramTensors._fields[place] in ("R", "bias") for place in settings[0]]
     composition = any(wanted for wanted, own in zip(wants[1:], alone, strict=True) if not own)
     made_for = [wanted if own else composition for wanted, own in zip(wants[1:], alone, strict=True)]
     each = zip([wants[0], *made_for], [x, *tensors], strict=True)
-    return _with_empty(x, [torch.empty_like(like) if found else None for found, like in each])
+    return [torch.empty_like(like) if found else x.new_empty(0) for found, like in each]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, *ctx.settings = inputs
     ctx.wants = [tensor.requires_grad for tensor in (x, *tensors)]
-    ctx.save_for_backward(x, *tensors, *output)
+    ctx.save_for_backward(x, *tensors, *_saved(_settled(ctx.settings), output))
+
+
+def _saved(form: Form, made: list[Tensor]) -> list[Tensor]:
+    """What the backward needs of `run`'s results: all but y."""
+    return made[1:] if form.executes else made
+
+
+def _settled(settings: list[Any]) -> Form:
+    _, sharpness, dtype, numbers = settings
+    return _form(sharpness, dtype, *numbers)
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    present, sharpness, dtype, numbers = ctx.settings
-    first = 1 + len(present)
+    refuse_second_derivatives()
+    form, first = _settled(ctx.settings), 1 + len(ctx.settings[0])
     (x, *tensors), made = ctx.saved_tensors[:first], list(ctx.saved_tensors[first:])
-    outputs = zip(grads[: _outputs(_form(sharpness, dtype, *numbers))], made, strict=False)
+    outputs = zip(grads[: _outputs(form)], made, strict=False)
     given = [torch.zeros_like(output) if grad is None else grad for grad, output in outputs]
     found = run_backward(given, made, ctx.wants, x, tensors, *ctx.settings)
     grad_x, *of_tensors = (grad if wanted else None for grad, wanted in zip(found, ctx.wants, strict=True))
     return grad_x, of_tensors, *[None] * len(ctx.settings)
 
 
-run.register_autograd(_backward, setup_context=_setup)
+torch.library.register_autograd(f"{_library.ns}::run", _backward, setup_context=_setup, lib=_library)
 
 
 def run_operator(form: Form, x: Tensor, tensors: ProgramTensors) -> list[Tensor | None]:
@@ -167,8 +213,6 @@ def run_operator(form: Form, x: Tensor, tensors: ProgramTensors) -> list[Tensor 
     present = [place for place, tensor in enumerate(tensors) if tensor is not None]
     given = [tensor for tensor in tensors if tensor is not None]
     with torch.autocast(x.device.type, enabled=False):
-        made = run(x, given, present, form.program.sharpness, form.dtype, _numbers(form))
+        made = run(cast(x, form.dtype), given, present, form.program.sharpness, form.dtype, _numbers(form))
     outputs: list[Tensor | None] = list(made[: _outputs(form)])
-    if not form.executes and form.program.residual is not True:
-        outputs[2] = None
-    return outputs
+    return outputs if form.executes or form.program.residual is True else [*outputs, None]

@@ -23,7 +23,7 @@ ONE_STEP_BACKWARD = {"BS": 64, "num_warps": 2, "num_stages": 4}
 
 def precision(dtype: torch.dtype) -> str:
     """The precision that makes products in the kernels as exact as torch's own."""
-    rough = torch.backends.cuda.matmul.fp32_precision == "tf32" or dtype != torch.float32
+    rough = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32" if rough else "tf32x3"
 
 
