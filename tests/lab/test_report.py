@@ -437,7 +437,7 @@ def test_unknown_experiment_is_an_error(tmp_path):
 
 def test_the_papers_numbers():
     paper = report.paper_numbers()
-    assert set(paper) == {"digits", "polynomials", "images", "atari", "split_mnist", "split_cifar"}
+    assert set(paper) == {"digits", "polynomials", "images", "atari", "split"}
     assert paper["digits"]["parameters"] == {"original": 7800, "neurocoder": 7300}
     assert paper["digits"]["hyperparameters"]["slots"] == 5
     assert paper["digits"]["slots"] == 6
@@ -447,8 +447,8 @@ def test_the_papers_numbers():
     assert paper["images"]["lenet"]["cifar100"]["neurocoder"] == 47.21
     assert paper["images"]["densenet"]["cifar100"]["moe"] == 38.2
     assert paper["images"]["parameters"]["lenet"]["nsm"] == 27_100_000
-    assert paper["split_mnist"]["task"]["adam"]["nsm"] == [87.55, 4.38]
-    assert paper["split_mnist"]["domain"]["online_ewc"]["neurocoder"] == [73.97, 1.5]
-    assert paper["split_mnist"]["hyperparameters"]["orthogonality"] == 10
+    assert paper["split"]["mnist"]["task"]["adam"]["nsm"] == [87.55, 4.38]
+    assert paper["split"]["mnist"]["domain"]["online_ewc"]["neurocoder"] == [73.97, 1.5]
+    assert paper["split"]["hyperparameters"]["mnist"]["orthogonality"] == 10
     assert paper["atari"]["hard"]["neurocoder"] == [1500, 3000]
-    assert paper["split_cifar"]["cifar10"]["original"] == 55
+    assert paper["split"]["cifar10"]["original"] == 55

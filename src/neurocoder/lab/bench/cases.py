@@ -61,7 +61,7 @@ class Case:
         if self.axis == "batch":
             return replace(self, batch=point)
         slots = point if self.axis == "slots" else self.program.slots
-        changes = {"least_used": min(self.program.least_used, slots), self.axis: point}
+        changes: dict[str, Any] = {"least_used": min(self.program.least_used, slots), self.axis: point}
         return replace(self, program=replace(self.program, **changes))
 
     def config(self) -> dict[str, Any]:

@@ -1,36 +1,144 @@
-"""Tables of continual learning, next to the paper's and to those of Hsu et al. (2018)."""
+"""Tables and figures of continual learning, next to the paper's numbers and those of Hsu et al. (2018)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from ..plots import split as plots
 from ..results import Record
-from ..sections import Cell, Ours, Section, Table
-from .split_variants import DATASETS, METHODS, MODELS, SCENARIOS, parse
+from ..sections import Cell, Difference, Ours, Plot, Section, Table
+from ..statistics import by_seed, differences
+from .split_variants import DATASETS, METHODS, MODELS, SCENARIOS, Variant, parse
+
+CURVES = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
+DETAILS = ("learned", "forgetting", "backward_transfer", "forward_transfer")
 
 
 def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
-    """One section for each data set and scenario that was run."""
+    """One for each data set and scenario that was run."""
     found = []
     for dataset in DATASETS:
         for scenario in SCENARIOS:
-            own = [r for r in records if parse(r.variant)[:2] == (dataset, scenario)]
+            own = [record for record in records if parse(record.variant)[:2] == (dataset, scenario)]
             if own:
-                found.append(Section(f"{dataset}, {scenario} scenario", tables=[accuracies(own)]))
+                stated = paper.get(dataset, {}).get(scenario, {})
+                found.append(section(dataset, scenario, own, stated))
     return found
 
 
-def accuracies(records: Sequence[Record]) -> Table:
-    """Final average accuracy by method and model."""
-    by: dict[tuple[str, str], list[float]] = {}
-    for record in records:
-        variant = parse(record.variant)
-        by.setdefault((variant.method, variant.model), []).append(record.metrics["average_accuracy"])
-    models = [model for model in MODELS if any(key[1] == model for key in by)]
+def section(dataset: str, scenario: str, records: Sequence[Record], stated: Mapping[str, Any]) -> Section:
+    """Of one data set and scenario."""
+    name = f"{dataset}-{scenario}"
+    curves: dict[str, dict[str, list[list[float]]]] = {}
+    tables: dict[str, Any] = {}
+    for variant, runs in by_variant(records).items():
+        accuracies = [[entry["average_accuracy"] for entry in run.history] for run in runs]
+        curves.setdefault(variant.method, {})[variant.model] = accuracies
+        tables[f"{variant.method}\n{variant.model}"] = np.mean([run.observations["matrix"] for run in runs], axis=0)
+    drawings = [
+        Plot(
+            f"{name}-curves",
+            "Average accuracy over the tasks so far, after each task: mean and its 95% interval.",
+            partial(plots.accuracy_curves, curves),
+        ),
+        Plot(
+            f"{name}-matrix",
+            "Accuracy after each task (row) on each task (column), the mean over seeds.",
+            partial(plots.matrices, tables),
+        ),
+    ]
+    if used := slots(records):
+        caption = "Mean attention over the slots of M_U on each task's test data, after the last task; first seed."
+        drawings.append(Plot(f"{name}-slots", caption, partial(plots.slot_use, used)))
+    return Section(
+        title=f"Split {dataset.upper()}, {scenario} scenario",
+        text=[TEXTS[scenario]],
+        tables=[accuracy_table(records, stated), detail_table(records)],
+        plots=drawings,
+    )
+
+
+TEXTS = {
+    "task": "Each task has a head of its own, and the task of a sample is known.",
+    "domain": "All tasks share one head of two outputs; the task of a sample is not known.",
+    "class": "One head over the classes of all tasks; the task of a sample is not known. The loss is over the classes "
+    "seen so far, the accuracy over all.",
+}
+
+
+def by_variant(records: Sequence[Record]) -> dict[Variant, list[Record]]:
+    """In the order of the tables, by seed."""
+    found: dict[Variant, list[Record]] = {}
+    for record in sorted(records, key=lambda r: r.seed):
+        found.setdefault(parse(record.variant), []).append(record)
+    return dict(sorted(found.items(), key=lambda item: (METHODS.index(item[0].method), MODELS.index(item[0].model))))
+
+
+def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Table:
+    """Final average accuracy by method: published, ours, and the Neurocoder's difference to the MLP in pairs."""
+    runs = by_variant(records)
+    models = [model for model in MODELS if any(variant.model == model for variant in runs)]
     rows: list[list[Cell]] = []
     for method in METHODS:
-        cells = [Ours(by[method, model]) if (method, model) in by else None for model in models]
-        if any(cell is not None for cell in cells):
-            rows.append([method, *cells])
-    return Table("Average accuracy over all tasks after the last one, in percent", ["method", *models], rows)
+        own = {variant.model: found for variant, found in runs.items() if variant.method == method}
+        if not own:
+            continue
+        theirs = stated.get(method.replace("-", "_"), {})
+        published = [theirs[name][0] if name in theirs else None for name in ("hsu", "mlp", "nsm", "neurocoder")]
+        accuracies = [Ours([run.metrics["average_accuracy"] for run in own[m]]) if m in own else None for m in models]
+        scores = {m: by_seed(found, found[0].variant, "average_accuracy") for m, found in own.items()}
+        gains: list[Cell] = []
+        for model in ("neurocoder", "neurocoder-plain"):
+            if model in models:
+                paired = differences(scores[model], scores["mlp"]) if {model, "mlp"} <= scores.keys() else []
+                gains.append(Difference(paired) if paired else None)
+        rows.append([method, *published, *accuracies, *gains])
+    sizes = {variant.model: found[0].parameters["total"] for variant, found in runs.items()}
+    minus = [f"{model} minus mlp" for model in ("neurocoder", "neurocoder-plain") if model in models]
+    return Table(
+        title="Average accuracy over all tasks after the last one, in percent",
+        headings=["method", "Hsu's MLP", "paper's MLP", "paper's NSM", "paper's Neurocoder", *models, *minus],
+        rows=rows,
+        caption="Parameters: " + ", ".join(f"{model} {sizes[model]:,}" for model in models) + ".",
+    )
+
+
+def detail_table(records: Sequence[Record]) -> Table:
+    """What average accuracy hides: how well each task was learned, and what became of it."""
+    rows: list[list[Cell]] = [
+        [
+            variant.method,
+            variant.model,
+            *(Ours([run.metrics[metric] for run in runs]) for metric in DETAILS),
+            runs[0].observations["coefficient"],
+        ]
+        for variant, runs in by_variant(records).items()
+    ]
+    return Table(
+        title="Learning and forgetting, in points",
+        headings=[
+            "method",
+            "model",
+            "just learned",
+            "forgetting",
+            "backward transfer",
+            "forward transfer",
+            "coefficient",
+        ],
+        rows=rows,
+        caption="Just learned: the mean accuracy on each task just after it.",
+    )
+
+
+def slots(records: Sequence[Record]) -> dict[str, Any]:
+    """Slot use of the first program layer of each Neurocoder that was trained without a penalty, by title."""
+    found = {}
+    for variant, runs in by_variant(records).items():
+        if variant.method in ("adam", "adagrad") and (use := runs[0].observations["usage"]):
+            layer = next(iter(use))
+            found[f"{variant.method}, {variant.model}, {layer}"] = np.array(use[layer])
+    return found

@@ -1,0 +1,102 @@
+"""The figures of continual learning: accuracy after each task, the matrix of accuracies, slots by task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ..statistics import summary
+from . import style
+
+LOOKS = {
+    "mlp": (style.PURPLE, "o"),
+    "mlp-400": (style.VERMILION, "v"),
+    "stored-program": ("0.45", "x"),
+    "neurocoder": (style.BLUE, "s"),
+    "neurocoder-plain": (style.GREEN, "^"),
+}
+"""Colour and mark of each model."""
+
+
+@style.styled
+def accuracy_curves(panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> Figure:
+    """Average accuracy over the tasks so far, after each task.
+
+    Args:
+        panels: by method, then by model, one curve (tasks,) per seed
+    """
+    columns = min(5, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = style.new_figure(0.6 + 2.1 * rows)
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axis, (method, models) in zip(axes.flat, panels.items(), strict=False):
+        for model, curves in models.items():
+            colour, mark = LOOKS[model]
+            found = [summary(values) for values in zip(*curves, strict=True)]
+            x, half = range(1, len(found) + 1), [one.interval[1] - one.mean if one.interval else 0 for one in found]
+            axis.errorbar(x, [one.mean for one in found], half, color=colour, marker=mark, ms=4, capsize=2, label=model)
+        axis.set_title(method)
+        axis.grid(axis="y")
+        axis.set_xticks(x)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    handles = {label: one for axis in axes.flat for one, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=5)
+    figure.supxlabel("tasks learned", fontsize=9)
+    figure.supylabel("average accuracy so far, %", fontsize=9)
+    return figure
+
+
+@style.styled
+def matrices(panels: Mapping[str, NDArray[np.float64]]) -> Figure:
+    """Accuracy after task i (row) on task j (column), the mean over seeds.
+
+    Args:
+        panels: by title, a matrix (tasks, tasks)
+    """
+    columns = min(6, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = style.new_figure(0.4 + 1.9 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis, (title, matrix) in zip(axes.flat, panels.items(), strict=False):
+        picture = axis.imshow(matrix, cmap=style.MAP, vmin=0, vmax=100)
+        for (row, column), value in np.ndenumerate(matrix) if len(matrix) <= 6 else ():
+            axis.text(
+                column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color="w" if value < 65 else "k"
+            )
+        axis.set_title(title, fontsize=8.5)
+        places = range(0, len(matrix), max(1, len(matrix) // 5))
+        axis.set_xticks(places, [place + 1 for place in places])
+        axis.set_yticks(places, [place + 1 for place in places])
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    figure.supxlabel("evaluated on task", fontsize=9)
+    figure.supylabel("after task", fontsize=9)
+    figure.colorbar(picture, ax=list(axes.flat), pad=0.01, label="accuracy, %").outline.set_visible(False)
+    return figure
+
+
+@style.styled
+def slot_use(panels: Mapping[str, NDArray[np.float64]]) -> Figure:
+    """Which slots serve which task after the last one.
+
+    Args:
+        panels: by title, mean attention over the slots of M_U (tasks, P)
+    """
+    figure = style.new_figure(0.5 + 1.15 * len(panels))
+    axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axis, (title, use) in zip(axes, panels.items(), strict=True):
+        picture = axis.imshow(use, cmap=style.MAP, aspect="auto", vmin=0)
+        axis.set_title(title, fontsize=9)
+        axis.set_yticks(range(len(use)), range(1, len(use) + 1))
+        axis.set_ylabel("task")
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+        figure.colorbar(picture, ax=axis, pad=0.01).outline.set_visible(False)
+    axes[-1].set_xlabel("slot of $M_U$; colour: mean attention")
+    return figure
