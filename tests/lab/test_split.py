@@ -31,7 +31,7 @@ def test_variants_name_data_set_scenario_method_and_model():
 
 
 def test_tasks_are_pairs_of_digits_padded_as_published():
-    tasks = tasks_of(parse("mnist-domain-adam-mlp"), False, None, CPU)
+    tasks = tasks_of(parse("mnist-domain-adam-mlp"), CPU)
     digits = mnist.load(True)
     assert [len(task.train[1]) for task in tasks] == [int((digits.labels // 2 == pair).sum()) for pair in range(5)]
     first = digits.images[digits.labels // 2 == 0][0].float() / 255
@@ -49,10 +49,33 @@ def test_validation_holds_out_training_samples_and_leaves_the_test_set_alone(mon
         return whole(train)
 
     monkeypatch.setattr(mnist, "load", load)
-    tasks = tasks_of(parse("mnist-task-adam-mlp"), True, None, CPU)
+    tasks = tasks_of(parse("mnist-task-adam-mlp"), CPU, validation=True)
     assert sum(len(task.train[1]) for task in tasks) == 54_000
     assert sum(len(task.test[1]) for task in tasks) == 6_000
     assert [task.head for task in tasks] == [0, 1, 2, 3, 4]
+
+
+def test_cifar_needs_a_backbone(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("NEUROCODER_BACKBONE", raising=False)
+    words = ["run", "split", "--preset", "smoke", "--variants", "cifar10-task-adam-mlp", "--output", str(tmp_path)]
+    assert main(words) == 1
+    assert "Split CIFAR needs the weights of a ResNet-18: --backbone FILE" in capsys.readouterr().out
+    assert main([*words, "--backbone", str(tmp_path / "none")]) == 2
+    assert "--backbone must be a file" in capsys.readouterr().err
+
+
+def test_cifar_tasks_are_standardised_features_of_all_classes(monkeypatch, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(400) % 100
+    made = {train: (3 + 2 * torch.randn(400, 512, generator=generator), y) for train in (True, False)}
+    monkeypatch.setattr("neurocoder.lab.data.features.features", lambda name, train, *_: made[train])
+    monkeypatch.setenv("NEUROCODER_BACKBONE", str(tmp_path / "weights"))
+    tasks = tasks_of(parse("cifar100-class-adam-mlp"), CPU, size=224)
+    assert [task.labels for task in tasks] == [tuple(range(first, first + 5)) for first in range(0, 100, 5)]
+    x = torch.cat([task.train[0] for task in tasks])
+    torch.testing.assert_close(x.mean(0), torch.zeros(512), atol=1e-5, rtol=0)
+    model = build_model("neurocoder", 512, 100, None, SplitConfig(), width=512, slots=100)
+    assert (model.trunk[0].config.slots, model.trunk[0].out_features) == (100, 512)
 
 
 def test_coefficients_are_those_of_the_benchmark_times_the_strength():

@@ -88,6 +88,9 @@ class Options:
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of the data sets; else NEUROCODER_DATA, else the packaged data."""
 
+    backbone: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Weights of a frozen network, where an experiment needs one; else NEUROCODER_BACKBONE."""
+
     def __post_init__(self) -> None:
         for name in ("jobs", "threads", "devices", "nodes"):
             if getattr(self, name) < 1:
@@ -98,6 +101,8 @@ class Options:
             raise ValueError("--resume continues runs, --again starts them over: give one of them")
         if self.data_root is not None and not self.data_root.is_dir():
             raise ValueError(f"--data-root must be a folder, got {self.data_root}")
+        if self.backbone is not None and not self.backbone.is_file():
+            raise ValueError(f"--backbone must be a file, got {self.backbone}")
         ways = [("--jobs", self.jobs > 1), ("--cluster", bool(self.cluster)), ("--devices", self._processes > 1)]
         if sum(used for _, used in ways) > 1:
             raise ValueError(f"{' and '.join(name for name, used in ways if used)} cannot be combined")
@@ -219,6 +224,8 @@ def run(arguments: Sequence[str]) -> int:
     chosen, experiment, config = options(arguments)
     if chosen.data_root is not None:
         os.environ["NEUROCODER_DATA"] = str(chosen.data_root.resolve())
+    if chosen.backbone is not None:
+        os.environ["NEUROCODER_BACKBONE"] = str(chosen.backbone.resolve())
     root = os.environ.get("NEUROCODER_DATA")
     if root and not Path(root).is_dir():
         raise ValueError(f"NEUROCODER_DATA must be a folder of data sets, got {root}")

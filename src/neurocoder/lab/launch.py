@@ -223,7 +223,8 @@ def connect(address: str) -> bool:
         import ray
     except ModuleNotFoundError:
         raise Refused("--cluster needs ray: pip install 'neurocoder[cluster]'") from None
-    variables = {name: os.environ[name] for name in ("NEUROCODER_DATA", "PYTHONPATH") if name in os.environ}
+    forwarded = ("NEUROCODER_DATA", "NEUROCODER_BACKBONE", "NEUROCODER_CACHE", "PYTHONPATH")
+    variables = {name: os.environ[name] for name in forwarded if name in os.environ}
     variables["NEUROCODER_COMMIT"] = environment.commit()
     try:
         if address not in ("auto", "local"):  # ray itself would retry for minutes

@@ -1,7 +1,8 @@
 """Continual learning (paper, section 4.4, Tables 3 and 4, Figure 8): tasks in sequence, none of which comes again.
 
-Split MNIST is five tasks of two digits, in the protocol of Hsu et al. (2018). A variant names data set, scenario,
-method and model: `mnist-domain-ewc-neurocoder`.
+Split MNIST is five tasks of two digits, in the protocol of Hsu et al. (2018). Split CIFAR is five tasks of two classes
+or twenty of five, on features of a frozen ResNet-18. A variant names data set, scenario, method and model:
+`mnist-domain-ewc-neurocoder`.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ class SplitConfig:
     """Weight of the orthogonal loss, a."""
     hidden: int = 32
     """Size of the composition networks' LSTM; the paper does not give it."""
+    size: int = 32
+    """Split CIFAR: pixels to a side of the images that the ResNet sees, 32 or, resized, 224."""
     validation: bool = False
     """Hold out a tenth of each task's training data and evaluate on it; the test set is not read."""
     samples: int | None = None
     """Train on only this many samples of each task, and evaluate on as many; None: all."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "hidden", "samples"):
+        for name in ("epochs", "batch", "hidden", "size", "samples"):
             value = getattr(self, name)
             if not (name == "samples" and value is None) and (type(value) is not int or value < 1):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
@@ -69,7 +72,7 @@ class Split(Experiment):
     """Tasks in sequence, on parts of a data set."""
 
     name: ClassVar[str] = "split"
-    title: ClassVar[str] = "Continual learning on parts of MNIST"
+    title: ClassVar[str] = "Continual learning: Split MNIST and Split CIFAR"
     Config: ClassVar[type] = SplitConfig
     metric: ClassVar[str | None] = "average_accuracy"
     loops: ClassVar[Sequence[str]] = ("plain", "graph")
@@ -87,6 +90,8 @@ class Split(Experiment):
     }
     selections: ClassVar[Mapping[str, str]] = {
         "quick": "mnist-domain-adam-mlp,mnist-domain-adam-neurocoder,mnist-task-adam-mlp,mnist-task-adam-neurocoder",
+        "best": "mnist-*",
+        "paper": "mnist-*",
         "smoke": "mnist-domain-*-mlp,mnist-class-lwf-mlp,mnist-task-ewc-neurocoder",
     }
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
@@ -102,12 +107,20 @@ class Split(Experiment):
     def run(self, context: Context) -> None:
         config: SplitConfig = context.config
         variant = parse(context.variant)
-        tasks = tasks_of(variant, config.validation, config.samples, context.device)
+        tasks = tasks_of(
+            variant,
+            context.device,
+            validation=config.validation,
+            samples=config.samples,
+            size=config.size,
+            progress=context.progress,
+        )
         inputs, outputs = tasks[0].train[0].shape[1], variant.outputs
+        sizes = {} if variant.dataset == "mnist" else {"width": 512, "slots": 100}
         heads = len(tasks) if variant.scenario == "task" else None
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(context.seed)
-            model = build_model(variant.model, inputs, outputs, heads, config).to(context.device)
+            model = build_model(variant.model, inputs, outputs, heads, config, **sizes).to(context.device)
         context.describe(model)
         method, coefficient = make_method(variant, config.strength)
         trainer = cl.Trainer(

@@ -1,7 +1,9 @@
-"""The tasks of Split MNIST: pairs of digits, padded to 32 x 32 pixels as in Hsu et al. (2018)."""
+"""The tasks: pairs of digits, padded to 32 x 32 pixels as in Hsu et al. (2018), or CIFAR's classes as features of a
+frozen ResNet-18."""
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import continual as cl
-from ..data import mnist
+from ..data import features, mnist
+from ..data.features import Progress
 from .split_variants import DATASETS, Variant
 
 HELD_OUT = 10
@@ -25,15 +28,49 @@ def _digits(train: bool, device: torch.device, folder: Path) -> tuple[Tensor, Te
     return (pixels - 0.1) / 0.2752, digits.labels.to(device)
 
 
-def tasks_of(variant: Variant, validation: bool, samples: int | None, device: torch.device) -> list[cl.Task]:
-    """The tasks of a variant, on the device."""
-    count, size = DATASETS[variant.dataset]
-    classes = [tuple(range(first, first + size)) for first in range(0, count * size, size)]
-    x, y = _digits(True, device, mnist.folder())
+def backbone() -> Path:
+    """The file with ResNet-18's weights."""
+    file = os.environ.get("NEUROCODER_BACKBONE")
+    if not file:
+        raise ValueError(
+            "Split CIFAR needs the weights of a ResNet-18: --backbone FILE (or NEUROCODER_BACKBONE), a safetensors or "
+            ".pth file with torchvision's names: the state_dict of torchvision.models.resnet18(weights='DEFAULT')"
+        )
+    return Path(file)
+
+
+def tasks_of(
+    variant: Variant,
+    device: torch.device,
+    *,
+    validation: bool = False,
+    samples: int | None = None,
+    size: int = 32,
+    progress: Progress | None = None,
+) -> list[cl.Task]:
+    """The tasks of a variant, on the device.
+
+    Args:
+        variant: Data set and scenario.
+        device: Where the data are kept.
+        validation: Hold out a tenth of the training data instead of reading the test set.
+        samples: Only this many of each task.
+        size: Pixels to a side of the images that the ResNet sees.
+        progress: Told how many features are computed, if they are not in the cache.
+    """
+    count, classes_each = DATASETS[variant.dataset]
+    classes = [tuple(range(first, first + classes_each)) for first in range(0, count * classes_each, classes_each)]
+    if variant.dataset == "mnist":
+        x, y = _digits(True, device, mnist.folder())
+    else:
+        x, y = features.features(variant.dataset, True, size, backbone(), device, progress)
+        test_x, test_y = features.features(variant.dataset, False, size, backbone(), device, progress)
+        x, test_x = features.standardised(x, test_x)
+        test = test_x, test_y
     if validation:
         held_out = torch.arange(len(y), device=device) % HELD_OUT == 0
         (x, y), test = (x[~held_out], y[~held_out]), (x[held_out], y[held_out])
-    else:
+    elif variant.dataset == "mnist":
         test = _digits(False, device, mnist.folder())
     tasks = cl.split((x, y), test, classes, variant.scenario)
     if samples is None:

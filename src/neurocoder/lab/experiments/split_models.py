@@ -35,16 +35,18 @@ class MultiHead(nn.Module):
         return self.heads[head or 0](self.trunk(x))
 
 
-def build_model(name: str, inputs: int, outputs: int, heads: int | None, config: Settings) -> MultiHead:
+def build_model(
+    name: str, inputs: int, outputs: int, heads: int | None, config: Settings, *, width: int = 256, slots: int = 50
+) -> MultiHead:
     """On the CPU, from torch's generator."""
-    model = MultiHead(inputs, 400 if name == "mlp-400" else 256, outputs, heads)
+    model = MultiHead(inputs, 400 if name == "mlp-400" else width, outputs, heads)
     if name.startswith("mlp"):
         return model
     if name == "stored-program":
         return nc.recode(model, ["trunk.0", "trunk.2", "heads.*"], nc.StoredProgramConfig())
     residual: Any = "plain" if name == "neurocoder-plain" else config.residual
     program = nc.ProgramConfig(
-        slots=50,
+        slots=slots,
         key_dim=5,
         steps=1,
         heads=10,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-DATASETS = {"mnist": (5, 2)}
+DATASETS = {"mnist": (5, 2), "cifar10": (5, 2), "cifar100": (20, 5)}
 """Tasks, and classes per task."""
 SCENARIOS = ("task", "domain", "class")
 METHODS = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
