@@ -59,7 +59,7 @@ def test_packed_runs_are_rows_too_and_no_metric_hides_a_column(tmp_path):
     told = [(row["seed"], row["loop"], row["metric.loop"], row["error"]) for row in rows]
     assert told == [("0", "plain", "3.0", "0.1"), ("1", "plain", "", "0.2"), ("2", "plain", "", "nan")]
     assert {row["folder"] for row in rows} == {"selection"}
-    assert [row["changed"] for row in rows] == ["", "yes", "yes"]
+    assert [row["changed"] for row in rows] == ["unknown", "yes", "yes"]
     assert [row["model"] for row in rows] == ["null", *['{"": {"slots": 3}}'] * 2]
 
 

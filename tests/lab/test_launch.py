@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from lines import Config, command, outcome, run
+from lines import Config, Points, command, outcome, run
 
 from neurocoder.lab import launch
 from neurocoder.lab.checkpoints import Checkpoint
@@ -213,3 +213,31 @@ def test_a_dry_run_only_says_what_would_be_run(tmp_path, capsys):
     said = capsys.readouterr().out
     assert said == (f"program seed 0\n1 of 2 runs to do, on cpu, loop plain, into {tmp_path / 'lines' / 'best'}\n")
     assert not (tmp_path / "lines" / "best" / "program").exists()
+
+
+def test_a_dry_run_changes_nothing(tmp_path, capsys):
+    assert run("--variants", "linear", "--seeds", 0, "--output", tmp_path) == 0
+    folder = tmp_path / "lines" / "best" / "linear"
+    Checkpoint({}, [{}], 0.0, [], {}).write(folder / "seed1.checkpoint.safetensors")
+    (folder / "seed0.json").write_text("damaged")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for more in ((), ("--again",), ("--resume",)):
+        assert run("--variants", "linear", "--seeds", "0-1", "--output", tmp_path, "--dry-run", *more) == 0
+        assert "2 of 2 runs to do" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_interrupt_stops_a_sweep_whose_runs_never_save(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("neurocoder.lab.context.Context.should_save", False)
+    whole, calls = Points.batch, []
+
+    def batch(self, position):
+        calls.append(position)
+        if len(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return whole(self, position)
+
+    monkeypatch.setattr(Points, "batch", batch)
+    assert run("--variants", "linear", "--seeds", "0-3", "--output", tmp_path) == 130
+    assert capsys.readouterr().out.startswith("linear seed 0: ")
+    assert len(list(tmp_path.rglob("*.json"))) == 1

@@ -14,6 +14,7 @@ from lines import run
 import neurocoder as nc
 from neurocoder.lab import environment
 from neurocoder.lab.checkpoints import Checkpoint
+from neurocoder.lab.cli import main
 
 
 def git(folder, *words):
@@ -106,6 +107,19 @@ def test_a_run_that_was_begun_on_other_source_is_marked(tmp_path):
     assert (found["changed"], found["earlier_sources"], found["source"]) == ("yes", "other", environment.running())
 
 
+def test_an_edited_experiment_outside_the_package_is_noticed(tmp_path, capsys, monkeypatch):
+    code = Path(__file__).with_name("lines.py").read_text()
+    (tmp_path / "ours.py").write_text(code.replace("class Lines(", "class Ours("))
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["run", "ours:Ours", "--preset", "smoke", "--variants", "linear", "--output", str(tmp_path / "runs")]
+    assert main(words) == 0
+    capsys.readouterr()
+    (tmp_path / "ours.py").write_text(code.replace("class Lines(", "class Ours(") + "# edited\n")
+    environment.origin.cache_clear()
+    assert main([*words, "--dry-run"]) == 0
+    assert "1 finished run made with other source code" in capsys.readouterr().err
+
+
 def test_records_that_differ_in_sharpness_alone_differ_in_the_file(tmp_path, monkeypatch):
     found = {}
     for sharpness in (1.0, 2.0):
@@ -126,4 +140,4 @@ def test_records_of_other_source_are_named(tmp_path, capsys, monkeypatch):
     assert "other source" not in capsys.readouterr().err
     monkeypatch.setattr(environment, "running", lambda: "0" * 64)
     assert run(*wish) == 0
-    assert "seed0.json was made with other source code; kept, --again replaces it" in capsys.readouterr().err
+    assert "1 finished run made with other source code; kept, --again replaces" in capsys.readouterr().err

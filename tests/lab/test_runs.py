@@ -142,7 +142,7 @@ def checkpoint(folder, **changes):
     config = {"steps": 40, "batch": 8, "learning_rate": 0.02, "optimiser": "adam", "clip": None, "pause": 0.0}
     identity = {"variant": "linear", "seeds": [0], **setup, **{f"config.{name}": config[name] for name in config}}
     path = folder / "lines" / "best" / "linear" / "seed0.checkpoint.safetensors"
-    Checkpoint(identity | changes, [[]], 0.0, ["?"], {"total": torch.zeros(1)}).write(path)
+    Checkpoint(identity | changes, [{}], 0.0, ["?"], {"total": torch.zeros(1)}).write(path)
     return path
 
 
@@ -180,11 +180,14 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_starts_anew(tmp_path, cap
 
 def test_a_checkpoint_with_other_numbers_than_were_written_is_damaged(tmp_path):
     path = tmp_path / "seed0.checkpoint.safetensors"
-    Checkpoint({}, [[]], 0.0, [], {"a": torch.ones(8), "b": torch.zeros(0)}).write(path)
+    Checkpoint({}, [{"history": [{"loss": 3.25}]}], 0.0, [], {"a": torch.ones(8), "b": torch.zeros(0)}).write(path)
     assert torch.equal(Checkpoint.read(path).state["a"], torch.ones(8))
-    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
-    with pytest.raises(Damaged, match="does not match its digest"):
-        Checkpoint.read(path)
+    whole = path.read_bytes()
+    for content in (whole[:-4] + b"\0\0\0\0", whole.replace(b"3.25", b"9.25")):
+        assert content != whole
+        path.write_bytes(content)
+        with pytest.raises(Damaged, match="does not match its digest"):
+            Checkpoint.read(path)
     with pytest.raises(Damaged, match="is not a file"):
         Checkpoint.read(tmp_path)
 
@@ -232,10 +235,10 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
         "optimiser": optimiser,
         "numbers": {0: 0.1 + 0.2, "large": 2**200, "none": float("inf")},
     }
-    histories = [[{"step": 5, "loss": 0.1 + 0.2}]]
-    Checkpoint({"steps": 3}, histories, 1.5, ["x", "y"], state).write(path)
+    logged = [{"history": [{"step": 5, "loss": 0.1 + 0.2}]}]
+    Checkpoint({"steps": 3}, logged, 1.5, ["x", "y"], state).write(path)
     found = Checkpoint.read(path)
-    assert (found.identity, found.histories, found.seconds, found.sources) == ({"steps": 3}, histories, 1.5, ["x", "y"])
+    assert (found.identity, found.runs, found.seconds, found.sources) == ({"steps": 3}, logged, 1.5, ["x", "y"])
     assert torch.equal(found.state["a"], torch.arange(3))
     assert found.state["b"][0].item() == 0.1
     assert found.state["b"][1:] == state["b"][1:]
@@ -245,6 +248,10 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
     other.load_state_dict(found.state["optimiser"])
     assert torch.equal(other.state[layer.weight]["exp_avg"], optimiser.state[layer.weight]["exp_avg"])
     assert other.param_groups[0]["lr"] == optimiser.param_groups[0]["lr"]
+    alike = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, "n": {1: torch.zeros(1), "1": torch.ones(1)}}
+    Checkpoint({}, [], 0.0, [], alike).write(path)
+    found = Checkpoint.read(path).state
+    assert [found["a.b"], found["a"]["b"], found["n"][1], found["n"]["1"]] == [0, 1, 0, 1]
     with pytest.raises(ValueError, match=r"state.b must be made of tensors, .* got set"):
         Checkpoint({}, [], 0.0, [], {"b": {1}}).write(path)
     path.write_bytes(b"")
@@ -260,7 +267,7 @@ def test_a_full_disk_is_named_with_the_file_and_leaves_nothing_half_written(tmp_
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     path = tmp_path / "seed0.checkpoint.safetensors"
     with pytest.raises(OSError, match=f"{path} cannot be written: No space left on device"):
-        Checkpoint({}, [[]], 0.0, [], {}).write(path)
+        Checkpoint({}, [{}], 0.0, [], {}).write(path)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from .files import replacing
 from .results import Damaged
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Checkpoint:
 
     identity: dict[str, Any]
     """What must match to resume, by name."""
-    histories: list[list[dict[str, float]]]
-    """What was logged so far, one history per seed."""
+    runs: list[dict[str, Any]]
+    """What is known about the run of each seed: its history, observations and so on."""
     seconds: float
     """Wall time so far."""
     sources: list[str]
@@ -41,13 +41,12 @@ class Checkpoint:
         about = {
             "format": FORMAT,
             "identity": self.identity,
-            "histories": self.histories,
+            "runs": self.runs,
             "seconds": self.seconds,
             "sources": self.sources,
             "state": _encode(self.state, "state", tensors),
-            "digest": _digest(tensors),
         }
-        return save(tensors, {"neurocoder": json.dumps(about)})
+        return save(tensors, {"neurocoder": json.dumps(about | {"digest": _digest(about, tensors)})})
 
     def write(self, target: Path) -> None:
         """Atomic write."""
@@ -69,10 +68,10 @@ class Checkpoint:
             if about["format"] != FORMAT:
                 raise Damaged(f"{name} has format {about['format']!r}, this version reads {FORMAT}")
             tensors = load(raw)
-            if about["digest"] != _digest(tensors):
+            if about.pop("digest") != _digest(about, tensors):
                 raise Damaged(f"{name} does not match its digest")
             state = _decode(about["state"], tensors)
-            return cls(about["identity"], about["histories"], about["seconds"], about["sources"], state)
+            return cls(about["identity"], about["runs"], about["seconds"], about["sources"], state)
         except Damaged:
             raise
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -88,6 +87,7 @@ def write(content: bytes, target: Path) -> None:
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """A value as JSON; its tensors are copied to the CPU, into `tensors`. What has a `state_dict` is saved as that."""
     if isinstance(value, Tensor):
+        name = f"{len(tensors)} {name}"  # two paths may read the same
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": name}
     if hasattr(value, "state_dict"):
@@ -120,9 +120,9 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return tuple(entries) if kind == "tuple" else entries
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Digest of all names and values: resuming from damaged ones would give a wrong record."""
-    found = hashlib.blake2b(digest_size=16)
+def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Digest of all that is stored: resuming from damaged numbers would give a wrong record."""
+    found = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     for name in sorted(tensors):
         found.update(name.encode())
         found.update(tensors[name].view(-1).view(torch.uint8).numpy().data)

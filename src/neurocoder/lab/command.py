@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -40,6 +41,8 @@ NUMBERS = {
 }
 """Python's message for a word that is not a number, and what was expected."""
 
+MOST_NAMED = 40
+"""Variants that an error names."""
 MOST_SEEDS = 10_000
 """In one range, which is held in memory."""
 
@@ -125,7 +128,8 @@ class Options:
         graph = device == "cuda" and self._processes == 1 and "graph" in loops
         loop = ("graph" if graph else "plain") if self.loop == "auto" else self.loop
         if loop not in loops:
-            raise ValueError(f"--loop must be among {', '.join(set(loops) - {'ddp'})} for this experiment, got {loop}")
+            able = [name for name in loops if name != "ddp" and (name != "graph" or device == "cuda")]
+            raise ValueError(f"--loop must be among {', '.join(able)} for this experiment, got {loop}")
         if self._processes > 1 and "ddp" not in loops:
             raise ValueError(f"--devices must be 1 for this experiment, got {self._processes}")
         return Setup(
@@ -185,7 +189,9 @@ def choose(variants: Sequence[str], wish: str) -> list[str]:
     patterns = [pattern.strip() for pattern in wish.split(",")]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in variants):
-            raise ValueError(f"--variants must match some of {', '.join(variants)}, got {pattern!r}")
+            close = get_close_matches(pattern, variants, 5, 0.3) if len(variants) > MOST_NAMED else variants
+            some = f"the {len(variants)} variants, such as" if len(variants) > MOST_NAMED else "some of"
+            raise ValueError(f"--variants must match {some} {', '.join(close or variants[:5])}, got {pattern!r}")
     return [name for name in variants if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
@@ -207,6 +213,8 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     if preset not in experiment.presets:
         raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {preset!r}")
     config = experiment.presets[preset]
+    if not isinstance(config, experiment.Config):
+        raise ValueError(f"presets of {arguments[0]} must be {experiment.Config.__name__} objects, got {config!r}")
     fields: list[Any] = [("run", Options), ("training", experiment.Config, config)]
     variants = experiment.variants(config)
     for name in (experiment.name, *variants):
@@ -247,7 +255,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _plan(units: Sequence[Unit], setup: Setup) -> int:
     """Print what would be run; returns the exit status."""
-    todo = runs.pending(units, setup, _note)
+    todo = runs.pending(units, dataclasses.replace(setup, dry=True), _note)
     for unit in todo:
         print(unit)
     count, all_runs = (sum(len(unit.seeds) for unit in some) for some in (todo, units))
@@ -278,7 +286,8 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
         return 0
     print(f"{shown.conclude()}; records in {units[0].folder(setup).parent}", flush=True)
     if signal:
-        print("interrupted: the same command with --resume continues from here", file=sys.stderr)
+        instead = " instead of --again" if setup.again else ""
+        print(f"interrupted: the same command with --resume{instead} continues from here", file=sys.stderr)
         return 128 + signal
     if shown.finished or shown.skipped:
         _report(units[0], setup)
@@ -289,7 +298,7 @@ def _report(unit: Unit, setup: Setup) -> None:
     """Tables and figures of the sweep that this unit is of."""
     from . import report as reports
 
-    names = reports.Options(setup.output, setup.output / "report", (unit.experiment,), (unit.preset,))
+    names = reports.Options(setup.output, None, (unit.experiment,), (unit.preset,))
     try:
         reports.main(names)
     except (ValueError, OSError) as error:  # the runs themselves are done

@@ -62,6 +62,8 @@ def configurations(records: Sequence[Record], preset: Mapping[str, Any]) -> Rows
         runs = [record for record in records if record.variant == variant]
         for run, model in zip(runs, models(runs), strict=True):
             settings = changed(run.config, preset) | model
+            if run.precision != "32-true":
+                settings["precision"] = run.precision
             found.setdefault(repr(settings), (settings, []))[1].append(run)
     return sorted(found.values(), key=lambda row: (len(row[0]), *row[0], *map(order, row[0].values())))
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import neurocoder as nc
 from neurocoder.base import coded_layers
 
-from . import environment
 from .checkpoints import Checkpoint
 from .results import OWN
 
@@ -95,6 +94,7 @@ class Context:
         fabric: Fabric,
         loop: str = "plain",
         *,
+        source: str = "",
         identity: Mapping[str, Any] | None = None,
         start: Checkpoint | None = None,
         guard: Guard | None = None,
@@ -106,7 +106,7 @@ class Context:
         self.loop = loop
         """`plain`, `graph` or `stacked`."""
         self.runs = {seed: Seed() for seed in seeds}
-        self.sources = [environment.running()]
+        self.sources = [source]
         """Hashes of the source that the run's parts were made with."""
         self._identity, self._guard, self._start = dict(identity or {}), guard or Guard(), start
         self._earlier, self._calls, self._signal, self._rewound = 0.0, 0, 0, False
@@ -114,8 +114,7 @@ class Context:
         if start is not None:
             self._earlier = start.seconds
             self.sources = list(dict.fromkeys([*start.sources, *self.sources]))
-            for run, history in zip(self.runs.values(), start.histories, strict=True):
-                run.history = [dict(entry) for entry in history]
+            self.runs = {seed: Seed(**run) for seed, run in zip(seeds, start.runs, strict=True)}
 
     @property
     def seed(self) -> int:
@@ -174,9 +173,9 @@ class Context:
         """Write a checkpoint: tensors, numbers, strings, nested lists and dicts, and what has a `state_dict`. Torch's
         random generators are added. If the run was asked to stop, this ends it by an exception."""
         if self._guard.save is not None and self.fabric.is_global_zero:
-            histories = [run.history for run in self.runs.values()]
+            runs = [asdict(run) for run in self.runs.values()]
             state = {**state, "generators": _generators(self.device)}
-            self._guard.save(Checkpoint(self._identity, histories, self.seconds, self.sources, state))
+            self._guard.save(Checkpoint(self._identity, runs, self.seconds, self.sources, state))
         self._saved = time.monotonic()
         if signal := self._signal or self._guard.stopped():
             raise Interrupted(signal)
@@ -189,12 +188,12 @@ class Context:
             numbers = {name: float(value() if callable(value) else value) for name, value in shown.items()}
             self._guard.report(step, steps, ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
 
-    def log(self, step: int, *, seed: int | None = None, **metrics: Any) -> None:
+    def log(self, step: int, /, *, seed: int | None = None, **metrics: Any) -> None:
         """Add an entry to the history. The metrics of the last one are the result of the run; `loss`, the mean
         training loss since the entry before, is kept apart."""
         for name, value in metrics.items():
-            if name in ("step", "seed"):
-                raise ValueError(f"a metric must not be named {name!r}")
+            if name == "step":
+                raise ValueError("a metric must not be named 'step'")
             if not isinstance(value, Real):
                 raise ValueError(f"metrics must be numbers (.item() of a tensor), got {value!r} as {name!r}")
         numbers = {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
@@ -215,7 +214,10 @@ class Context:
         self._of(seed).failure = reason
 
     def _of(self, seed: int | None) -> Seed:
-        return self.runs[self.seed if seed is None else seed]
+        seed = self.seed if seed is None else seed
+        if seed not in self.runs:
+            raise ValueError(f"seed must be among {self.seeds}, and no metric can be named so, got {seed!r}")
+        return self.runs[seed]
 
 
 def final(history: list[dict[str, float]]) -> dict[str, float]:

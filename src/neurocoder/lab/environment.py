@@ -29,8 +29,10 @@ def git(*arguments: str, folder: Path = PACKAGE) -> bytes | None:
 
 
 def commit(given: str | None = None) -> str:
-    """The given commit, else `NEUROCODER_COMMIT`, else that of this code's checkout."""
-    return given or os.environ.get("NEUROCODER_COMMIT") or (git("rev-parse", "HEAD") or b"unknown").decode().strip()
+    """The given commit, else `NEUROCODER_COMMIT`, else that of this code's checkout; as a hash where git knows it."""
+    name = given or os.environ.get("NEUROCODER_COMMIT")
+    found = git("rev-parse", "--verify", "--quiet", f"{name or 'HEAD'}^{{commit}}")
+    return found.decode().strip() if found else name or "unknown"
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
@@ -73,8 +75,10 @@ def changed(commit: str, source: str | None) -> str:
     return "unknown" if expected is None else "no" if expected == source else "yes"
 
 
+@cache
 def origin(file: Path) -> dict[str, str]:
-    """Hash and commit of a file outside the package; a commit that the file differs from ends in `+`."""
+    """Hash and commit of a file outside the package, when this process first asked; a commit that the file differs from
+    ends in `+`."""
     status = git("status", "--porcelain", "--ignored", "--", file.name, folder=file.parent)
     at = git("rev-parse", "HEAD", folder=file.parent)
     return {
@@ -113,15 +117,15 @@ def processor() -> str:
 
 
 def describe(device: torch.device, sources: Sequence[str]) -> dict[str, str]:
-    """What a record stores. `sources` are the hashes of all parts of a run: more than one means that the code was
+    """What a record stores. `sources` are the hashes of the code of all parts of a run: more than one means that it was
     changed between them."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     of = commit()
     return {
         "commit": of,
-        "source": sources[-1],
-        **({"earlier_sources": " ".join(sources[:-1])} if len(sources) > 1 else {}),
-        "changed": "yes" if len(sources) > 1 else changed(of, sources[-1]),
+        "source": running(),
+        **({"earlier_sources": ", ".join(sources[:-1])} if len(sources) > 1 else {}),
+        "changed": "yes" if len(sources) > 1 else changed(of, running()),
         **{name: found for name, found in versions().items() if found is not None},
         "hardware": hardware,
         "threads": str(torch.get_num_threads()),

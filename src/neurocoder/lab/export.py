@@ -11,11 +11,13 @@ from typing import Any
 
 from . import store
 from .files import replacing
+from .provenance import changed_source
 from .results import Damaged, Record
 
 COLUMNS = (
     *("experiment", "preset", "variant", "seed", "folder", "parameters", "seconds", "loop", "device", "precision"),
-    *("processes", "commit", "changed", "source", "torch", "hardware", "config", "model"),
+    *("processes", "commit", "changed", "source", "experiment_commit", "experiment_source", "torch", "hardware"),
+    *("config", "model"),
 )
 """Columns of every run, in order; one for each metric follows, named after it (`metric.NAME` for a name above)."""
 
@@ -30,8 +32,9 @@ class Options:
 
 def row(record: Record, folder: Path) -> dict[str, Any]:
     """One run. `folder` tells sweeps of the same name apart; `config` and `model` are JSON."""
-    facts: dict[str, Any] = {"folder": folder.as_posix(), "parameters": record.parameters["total"]}
-    facts |= {name: record.environment.get(name, "") for name in ("commit", "changed", "source", "torch", "hardware")}
+    facts: dict[str, Any] = {"folder": folder.as_posix(), "parameters": record.parameters.get("total", "")}
+    names = ("commit", "source", "experiment_commit", "experiment_source", "torch", "hardware")
+    facts |= {name: record.environment.get(name, "") for name in names} | {"changed": changed_source(record)}
     facts |= {name: json.dumps(getattr(record, name), sort_keys=True) for name in ("config", "model")}
     own = {name: getattr(record, name) for name in COLUMNS if name not in facts}
     return own | facts | {f"metric.{name}" if name in COLUMNS else name: it for name, it in record.metrics.items()}

@@ -82,6 +82,8 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
                     return signals.received
             else:
                 _ended(unit, outcome, display)
+            if signals.received:  # in a run that did not save, or after its last step
+                return signals.received
     return 0
 
 
@@ -211,8 +213,10 @@ def _listen(worker: _Worker, display: Display) -> bool:
     return True
 
 
-RAY_TIMEOUT = 10.0
+RAY_TIMEOUT = 20.0
 """Seconds in which a Ray cluster must answer."""
+IN_FLIGHT = 200
+"""Units given to a Ray cluster at a time; each holds lock files."""
 STOP_TIMEOUT = 60.0
 """Seconds that the workers of a Ray cluster have to save, after a stop signal."""
 
@@ -226,18 +230,28 @@ def connect(address: str) -> bool:
     forwarded = ("NEUROCODER_DATA", "NEUROCODER_BACKBONE", "NEUROCODER_CACHE", "PYTHONPATH")
     variables = {name: os.environ[name] for name in forwarded if name in os.environ}
     variables["NEUROCODER_COMMIT"] = environment.commit()
-    try:
-        if address not in ("auto", "local"):  # ray itself would retry for minutes
-            host, _, port = address.removeprefix("ray://").rpartition(":")
-            socket.create_connection((host, int(port)), RAY_TIMEOUT).close()
-        ray.init(
-            None if address == "auto" else address,
-            runtime_env={"env_vars": variables},
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-        )
-    except (ConnectionError, ValueError, OSError) as error:
-        raise Refused(f"--cluster must be auto, local, or HOST:PORT of a Ray cluster, got {address}: {error}") from None
+    settings: Any = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": variables}}
+    failure: list[Exception] = [TimeoutError(f"no answer for {RAY_TIMEOUT:.0f} s")]
+
+    def join() -> None:
+        try:
+            if address not in ("auto", "local"):
+                host, _, port = address.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), 10).close()
+            ray.init(None if address == "auto" else address, **settings)
+            failure.clear()
+        except Exception as error:
+            failure[0] = error
+
+    if address in ("auto", "local"):
+        join()  # in this thread: what it starts ends with the thread
+    else:
+        thread = threading.Thread(target=join, daemon=True)  # ray itself would retry for minutes
+        thread.start()
+        thread.join(RAY_TIMEOUT)
+    if failure:
+        problem = str(failure[0]).partition("\n")[0]
+        raise Refused(f"--cluster must be auto, local, or HOST:PORT of a Ray cluster, got {address}: {problem}")
     return bool(ray.cluster_resources().get("GPU"))
 
 
@@ -298,35 +312,38 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
 
     task = ray.remote(num_cpus=setup.threads, num_gpus=1 if setup.device == "cuda" else 0, max_retries=0)(_remote)
     post: Any = ray.remote(num_cpus=0)(_Post).remote()
+    waiting, running, retried = deque(enumerate(units)), dict[Any, int](), set[int]()
+    held: dict[int, contextlib.ExitStack] = {}
+
+    def submit(number: int) -> None:
+        path = units[number].checkpoint(setup)
+        start = path.read_bytes() if path.exists() else None
+        running[task.remote(units[number], setup, number, post, start, display.live)] = number
+
+    def deliver() -> None:
+        for number, message in ray.get(post.collect.remote()):
+            if isinstance(message, bytes):
+                checkpoints.write(message, units[number].checkpoint(setup))
+            elif number in running.values():
+                display.running(units[number], *message)
+
     with Signals() as signals, contextlib.ExitStack() as clean:
         clean.callback(ray.shutdown)
-        taken: list[Unit] = []
-        for unit in units:
-            if clean.enter_context(locked(unit.locks(setup))):
-                taken.append(unit)
-            else:
-                display.elsewhere(unit)
-
-        def submit(number: int) -> Any:
-            path = taken[number].checkpoint(setup)
-            start = path.read_bytes() if path.exists() else None
-            return task.remote(taken[number], setup, number, post, start, display.live)
-
-        def deliver() -> None:
-            for number, message in ray.get(post.collect.remote()):
-                if isinstance(message, bytes):
-                    checkpoints.write(message, taken[number].checkpoint(setup))
-                elif number in running.values():
-                    display.running(taken[number], *message)
-
-        running = {submit(number): number for number in range(len(taken))}
-        retried: set[int] = set()
+        everything = clean.enter_context(contextlib.ExitStack())
         deadline = None
-        while running and (deadline is None or time.monotonic() < deadline):
+        while (running or waiting) and (deadline is None or time.monotonic() < deadline):
             if signals.received and deadline is None:
                 deadline = time.monotonic() + STOP_TIMEOUT
+                waiting.clear()
                 ray.get(post.stop.remote(signals.received))
-            finished = ray.wait(list(running), timeout=0.5)[0]
+            while waiting and len(running) < IN_FLIGHT:
+                number, unit = waiting.popleft()
+                held[number] = everything.enter_context(contextlib.ExitStack())
+                if held[number].enter_context(locked(unit.locks(setup))):
+                    submit(number)
+                else:
+                    display.elsewhere(unit)
+            finished = ray.wait(list(running), timeout=0.5)[0] if running else []
             deliver()
             for reference in finished:
                 number = running.pop(reference)
@@ -335,12 +352,13 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
                 except ray.exceptions.RayError as error:
                     if number not in retried and not signals.received:
                         retried.add(number)
-                        running[submit(number)] = number
+                        submit(number)
                         continue
                     outcome = reason(error)
                 if isinstance(outcome, Outcome):
-                    runs.keep(taken[number], setup, outcome)
-                    display.done(taken[number], outcome)
+                    runs.keep(units[number], setup, outcome)
+                    display.done(units[number], outcome)
                 elif outcome is not None:
-                    display.failed(taken[number], outcome)
+                    display.failed(units[number], outcome)
+                held[number].close()
     return signals.received

@@ -23,9 +23,12 @@ def locked(paths: Sequence[Path], *, wait: bool = False) -> Iterator[bool]:
 
 
 def _take(path: Path, held: contextlib.ExitStack, wait: bool) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # `pack` has just removed the empty folder
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

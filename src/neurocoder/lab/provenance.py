@@ -83,10 +83,16 @@ def tally(values: Iterable[str]) -> str:
 def source(record: Record) -> str:
     """The commit of a record, cut to twelve digits: with + if the package's source differed from it, with ? if that
     cannot be told."""
-    commit, made = record.environment.get("commit", "unknown"), record.environment.get("changed", "unknown")
-    if made == "unknown":  # where it was made; git may know here
-        made = environments.changed(commit, record.environment.get("source"))
-    return commit.rstrip("+")[:12] + {"yes": "+", "no": "", "unknown": "?"}[made]
+    commit = record.environment.get("commit", "unknown")
+    return commit.rstrip("+")[:12] + {"yes": "+", "no": "", "unknown": "?"}[changed_source(record)]
+
+
+def changed_source(record: Record) -> str:
+    """Whether the package's source differed from the commit: yes, no or unknown. Where a run was made, git may not have
+    known; here it may."""
+    facts = record.environment
+    made = facts.get("changed", "unknown")
+    return environments.changed(facts.get("commit", "unknown"), facts.get("source")) if made == "unknown" else made
 
 
 def environment(records: Iterable[Record], name: str) -> str:

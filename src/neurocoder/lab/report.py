@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from rich.console import Console
 
 from ..version import __version__
@@ -36,12 +37,18 @@ class Options:
 
     output: Path = Path("results")
     """Folder of the records: the `--output` of `neurocoder run`, or a folder of several of these."""
-    target: Path = Path("docs/results")
-    """Folder for the Markdown pages, the figures (in `images`) and `report.html`."""
+    target: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Folder for the Markdown pages, the figures (in `images`) and `report.html`; by default `report` in the folder of
+    the records, and docs/results for those in results."""
     experiments: tuple[str, ...] = ()
     """Experiments to include; by default all built-in ones with records."""
     presets: tuple[str, ...] = ()
     """Presets to include; by default all with records."""
+
+    @property
+    def folder(self) -> Path:
+        """The target."""
+        return self.target or (Path("docs/results") if self.output == Path("results") else self.output / "report")
 
 
 def paper_numbers() -> dict[str, dict[str, Any]]:
@@ -72,11 +79,26 @@ def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
             for record in store.records(folder, experiment.name, lambda line: warn(f"{line}; left out")):
                 if found.setdefault(store.key(record), record) is not record:
                     warn(f"{folder} repeats {record.variant} seed {record.seed} of another folder; left out")
-        presets = dict.fromkeys([*experiment.presets, *(record.preset for record in found.values())])
+        records = once([found[key] for key in sorted(found)], warn)
+        presets = dict.fromkeys([*experiment.presets, *(record.preset for record in records)])
         for preset in options.presets or presets:
-            if records := [found[key] for key in sorted(found) if found[key].preset == preset]:
-                groups.append((reference, experiment, preset, records))
+            if own := [record for record in records if record.preset == preset]:
+                groups.append((reference, experiment, preset, own))
     return groups
+
+
+def once(records: Sequence[Record], warn: Callable[[str], None]) -> list[Record]:
+    """The records without repetitions of a run by another loop or on another device: a seed counts once."""
+    kept: dict[Any, list[Record]] = {}
+    for record in records:
+        key = (record.preset, record.variant, record.seed, repr(record.config), record.precision)
+        same = next((r for r in kept.get(key, ()) if None in (r.model, record.model) or r.model == record.model), None)
+        if same is None:
+            kept.setdefault(key, []).append(record)
+        else:
+            ways = " and ".join(f"{one.loop} on {one.device}" for one in (same, record))
+            warn(f"{record.variant} seed {record.seed} is there twice, {ways}; the first counts")
+    return [record for found in kept.values() for record in found]
 
 
 def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
@@ -102,7 +124,7 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
         if len(rows) == 1 or not settings:
             try:
                 sections = experiment.sections(own, paper)
-            except (LookupError, TypeError, AttributeError) as error:
+            except Exception as error:
                 again = f"{commands(experiment, preset, own, reference)[0]} --again"
                 raise ValueError(
                     f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are "
@@ -153,23 +175,25 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> Non
 
 
 def main(options: Options) -> int:
-    """Write everything under `options.target`, and print the tables; returns the exit status."""
+    """Write everything under the target, and print the tables; returns the exit status."""
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     groups = gather(options, lambda line: errors.print(f"warning: {line}"))
     if not groups:
         names = options.experiments or tuple(EXPERIMENTS)
         some, make = " or ".join(names), " or ".join(f"`neurocoder run {name}`" for name in names)
-        raise FileNotFoundError(f"no records of {some} under {options.output}: make some with {make}")
-    if why := obstacle(options.target):
-        raise ValueError(f"--target must be a folder that can be written to, got {options.target}: {why}")
+        there = sorted({folder.name for folder in store.experiments(options.output)} - set(names))
+        others = f" (there are some of {', '.join(there)}: name it by --experiments)" if there else ""
+        raise FileNotFoundError(f"no records of {some} under {options.output}{others}: make some with {make}")
+    if why := obstacle(options.folder):
+        raise ValueError(f"--target must be a folder that can be written to, got {options.folder}: {why}")
     paper = paper_numbers()
     found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}))]
-    save(found, facts([record for group in groups for record in group[-1]]), options.target)
+    save(found, facts([record for group in groups for record in group[-1]]), options.folder)
     screen = Console(markup=False, highlight=False)
     if not screen.is_terminal:
         screen.width = PIPE_WIDTH
     for chapter in found:
         screen.print(*text.chapter(chapter, screen), sep="\n")
     screen.print(LEGEND)
-    screen.print(f"Wrote {options.target / 'report.html'}, with Markdown and figures next to it.", soft_wrap=True)
+    screen.print(f"Wrote {options.folder / 'report.html'}, with Markdown and figures next to it.", soft_wrap=True)
     return 0

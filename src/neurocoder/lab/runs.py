@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ class Setup:
     again: bool = False
     interval: float = 60.0
     """Seconds between checkpoints."""
+    dry: bool = False
+    """Only say what would be run; nothing is changed."""
     begun: float = field(default_factory=time.time)
     """When the sweep began."""
 
@@ -96,6 +98,18 @@ class Unit:
     def checkpoint(self, setup: Setup) -> Path:
         """The file of an unfinished run."""
         return self.folder(setup) / f"seed{format_seeds(self.seeds)}.checkpoint.safetensors"
+
+    @property
+    def own(self) -> dict[str, str]:
+        """Hash and commit of the file of an experiment outside the package."""
+        if self.experiment in EXPERIMENTS:
+            return {}
+        return environment.origin(Path(inspect.getfile(type(load(self.experiment)))).resolve())
+
+    @property
+    def source(self) -> str:
+        """Hash of the code that runs it: the package, and the experiment's file if that is outside."""
+        return _source({"source": environment.running(), **self.own})
 
     def locks(self, setup: Setup) -> list[Path]:
         """One for each seed, held while it is trained."""
@@ -150,11 +164,20 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 
 def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
     """The units still to run, without their finished seeds. Conflicts are refused before any training."""
-    wanted = []
+    wanted: list[Unit] = []
+    others = 0
     for unit in units:
-        seeds = tuple(seed for seed in unit.seeds if not _finished(unit, seed, setup, log))
-        if seeds:
+        if not wanted:
+            for problem in store.read(setup.output / unit.name / f"{unit.preset}{store.SUFFIX}")[1]:
+                log(f"damaged record: {problem}; its runs are repeated")
+        found = {seed: _finished(unit, seed, setup, log) for seed in unit.seeds}
+        others += sum(record is not None and _source(record.environment) != unit.source for record in found.values())
+        if seeds := tuple(seed for seed, record in found.items() if record is None):
             wanted.append(replace(unit, seeds=seeds))
+    if others:
+        log(f"{others} finished run{'s' * (others > 1)} made with other source code; kept, --again replaces")
+    if setup.dry:
+        return wanted
     if wanted and (why := obstacle(setup.output)):
         raise Refused(f"--output must be a folder that can be written to, got {setup.output}: {why}")
     for unit in wanted:
@@ -165,28 +188,32 @@ def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
     return wanted
 
 
-def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> bool:
-    """Whether there is a valid record to keep: its own file, or a row of a packed one."""
+def _source(facts: Mapping[str, str]) -> str:
+    """The code that made a record, from its environment."""
+    return " ".join(filter(None, (facts.get("source"), facts.get("experiment_source"))))
+
+
+def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> Record | None:
+    """The valid record to keep, if there is one: its own file, or a row of a packed one. A checkpoint beside it is of a
+    later run, which was interrupted."""
     path = unit.record(setup, seed)
-    interrupted = setup.resume and unit.checkpoint(setup).exists()
-    if setup.again or interrupted:
-        return False
+    if setup.again or unit.checkpoint(setup).exists():
+        return None
     asked = results.plain(unit.config) | {"precision": setup.precision}
     if not path.exists():
         rows = store.find(setup.output, unit.name, unit.preset, unit.variant, seed)
-        return any(not differences(row.config | {"precision": row.precision}, asked) for row in rows)
+        return next((row for row in rows if not differences(row.config | {"precision": row.precision}, asked)), None)
     try:
         record = Record.read_in_place(path)
     except Damaged as problem:
-        log(f"damaged record: {problem}; set aside as {set_aside(path).name}, the run is repeated")
-        return False
+        aside = "" if setup.dry else f" set aside as {set_aside(path).name},"
+        log(f"damaged record: {problem};{aside} the run is repeated")
+        return None
     if difference := differences(record.config | {"precision": record.precision}, asked):
         raise Refused(
             f"{path} has a different configuration: {difference}; choose another --output, or replace it with --again"
         )
-    if record.environment.get("source") != environment.running():
-        log(f"{path} was made with other source code; kept, --again replaces it")
-    return True
+    return record
 
 
 def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
@@ -196,7 +223,7 @@ def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
         path.unlink(missing_ok=True)
     if not path.exists():
         return None
-    if not setup.resume:
+    if not setup.resume and path.stat().st_mtime < setup.begun:  # else another process left it since
         raise Refused(
             f"{path} is a checkpoint of an unfinished run: resume it with --resume, or start over with --again"
         )
@@ -216,22 +243,27 @@ def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
 def perform(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard, start: Checkpoint | None = None) -> Outcome:
     """Train a unit, from its checkpoint if there is one."""
     experiment = load(unit.experiment)
-    identity = unit.identity(setup)
     context = Context(
-        unit.config, unit.variant, unit.seeds, fabric, setup.loop, identity=identity, start=start, guard=guard
+        unit.config,
+        unit.variant,
+        unit.seeds,
+        fabric,
+        setup.loop,
+        source=unit.source,
+        identity=unit.identity(setup),
+        start=start,
+        guard=guard,
     )
     torch.manual_seed(unit.seeds[0])
     experiment.run(context)
     outcome = Outcome([], {})
-    where = environment.describe(fabric.device, context.sources)
-    if unit.experiment not in EXPERIMENTS:
-        where |= environment.origin(Path(inspect.getfile(type(experiment))).resolve())
+    where = environment.describe(fabric.device, context.sources) | unit.own
     for seed, run in context.runs.items() if fabric.is_global_zero else ():
         if run.failure is not None:
             outcome.failures[seed] = run.failure
             continue
-        if not run.history:
-            raise TrainingError(f"the run of {unit.variant} must log its metrics, got none for seed {seed}")
+        if not run.history or not final(run.history):
+            raise TrainingError(f"the last log of a run must have its metrics, besides loss, got {run.history[-1:]}")
         record = Record(
             experiment=unit.name,
             preset=unit.preset,
@@ -261,7 +293,7 @@ def claim(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard) -> Outcome | N
         mine = free and not (first and _finished_meanwhile(unit, setup))
         if not fabric.broadcast(mine):
             return None
-        start = _checkpoint(unit, setup, lambda _: None) if first and setup.resume else None
+        start = _checkpoint(unit, setup, lambda _: None) if first else None
         save = guard.save or (lambda checkpoint: checkpoint.write(unit.checkpoint(setup)))
         outcome = perform(unit, setup, fabric, replace(guard, save=save), fabric.broadcast(start))
         if first:

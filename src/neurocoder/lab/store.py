@@ -35,7 +35,7 @@ def read(path: Path) -> tuple[list[Record], list[str]]:
             return [Record.read_in_place(path)], []
         facts = path.stat()
         return _rows(path, facts.st_ino, facts.st_mtime_ns, facts.st_size)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return [], []
     except (Damaged, OSError) as problem:
         return [], [str(problem)]
