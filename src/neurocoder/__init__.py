@@ -10,6 +10,17 @@ from .config import Config, HyperConfig, MixtureConfig, ProgramConfig, Start, St
 from .control import control
 from .controller import ProgramController
 from .conv import Conv1d, Conv2d
+from .growing import (
+    GrowingConfig,
+    GrowingConv1d,
+    GrowingConv2d,
+    GrowingLinear,
+    GrowingMemory,
+    GrowingPrograms,
+    Growth,
+    grow,
+    shrink,
+)
 from .kinds import register
 from .linear import Linear
 from .losses import auxiliary_loss, orthogonal_loss
@@ -28,6 +39,13 @@ __all__ = [
     "Config",
     "Conv1d",
     "Conv2d",
+    "GrowingConfig",
+    "GrowingConv1d",
+    "GrowingConv2d",
+    "GrowingLinear",
+    "GrowingMemory",
+    "GrowingPrograms",
+    "Growth",
     "HyperConfig",
     "HyperLinear",
     "Linear",
@@ -49,6 +67,7 @@ __all__ = [
     "control",
     "count_parameters",
     "functional",
+    "grow",
     "load",
     "orthogonal_loss",
     "parameter_groups",
@@ -59,4 +78,5 @@ __all__ = [
     "register",
     "restore",
     "save",
+    "shrink",
 ]

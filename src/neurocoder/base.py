@@ -215,6 +215,14 @@ class CodedLayer(nn.Module):
         """The parameters that hold the plain layer's weight, and are frozen if it was."""
         yield from ()
 
+    def stored(self) -> dict[str, int]:
+        """Numbers that the layer keeps besides its parameters, by part, such as keys that are not trained."""
+        return {}
+
+    def written_numbers(self) -> int | None:
+        """How many numbers of its memory are in use, if it grows; else None."""
+        return None
+
     def part_of(self, name: str) -> str:
         """The part that the parameter with this name belongs to."""
         return self.parts.get(name.split(".")[0], "main")

@@ -25,13 +25,22 @@ def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Parameter counts by part: memory, controller, residual, main (all else, with biases), total; shared ones once."""
+    """Parameter counts by part: memory, controller, residual, main (all else, with biases), total; shared ones once.
+
+    The keys of growing layers count as memory. With such layers there is also `written`: how much of the memory of
+    these layers is in use.
+    """
     owners = _owners(model)
     counts = dict.fromkeys(PARTS, 0)
     for parameter in model.parameters():
         layer, name = owners.get(id(parameter), (None, ""))
         counts["main" if layer is None else layer.part_of(name)] += parameter.numel()
-    return {**counts, "total": sum(counts.values())}
+    layers = coded_layers(model).values()
+    for layer in layers:
+        for part, numbers in layer.stored().items():
+            counts[part] += numbers
+    written = [found for layer in layers if (found := layer.written_numbers()) is not None]
+    return {**counts, "total": sum(counts.values()), **({"written": sum(written)} if written else {})}
 
 
 def parameter_groups(

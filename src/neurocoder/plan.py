@@ -187,7 +187,8 @@ class _Survey:
         kind = kind_for(plain, config)
         assert kind is not None
         twin = kind.like(plain, config, control_dim=self.control_dim)
-        return Replacement(names, plain, kind, config, _count(plain), _count(twin), self.ties(names))
+        after = _count(twin) + sum(twin.stored().values())
+        return Replacement(names, plain, kind, config, _count(plain), after, self.ties(names))
 
 
 Chosen = dict[tuple[str, ...], Config]

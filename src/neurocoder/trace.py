@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
+from .base import CodedLayer
 from .compiled import run_uncompiled
-from .program import ProgramLayer, Programs
 from .targets import require_module
 
 
-class Recording(Mapping[str, Programs]):
-    """The programs composed while recording. Indexing by layer name gives the last call; `calls` gives all of them.
+class Recording(Mapping[str, Any]):
+    """The programs composed while recording: `Programs`, or `GrowingPrograms` of a growing layer.
+
+    Indexing by layer name gives the last call; `calls` gives all of them.
 
     A layer with several names is found under each of them and iterated over once, under the first.
     """
 
-    def __init__(self, calls: dict[str, list[Programs]], first_names: dict[str, str]) -> None:
+    def __init__(self, calls: dict[str, list[Any]], first_names: dict[str, str]) -> None:
         self._calls, self._first_names = calls, first_names
 
-    def calls(self, name: str) -> list[Programs]:
+    def calls(self, name: str) -> list[Any]:
         """The programs of every call of this layer, in order (time steps, for instance)."""
         if name not in self._first_names:
             raise KeyError(f"no program layer {name!r} in the model; there is {', '.join(map(repr, self._calls))}")
         return self._calls[self._first_names[name]]
 
-    def __getitem__(self, name: str) -> Programs:
+    def __getitem__(self, name: str) -> Any:
         calls = self.calls(name)
         if not calls:
             raise KeyError(f"layer {name!r} was not called while recording")
@@ -55,14 +58,14 @@ def record(model: nn.Module) -> Iterator[Recording]:
     calls layers again in the backward: record only the forward, or those calls count too.
     """
     require_module("model", model)
-    names_of: dict[ProgramLayer, list[str]] = {}
+    names_of: dict[CodedLayer, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, ProgramLayer):
+        if isinstance(module, CodedLayer) and hasattr(module, "programs"):
             names_of.setdefault(module, []).append(_plain_name(name))
     if not names_of:
         raise ValueError("model must have a program layer to record, found none: use nc.recode or nc.Linear first")
     before = {layer: layer.recorded for layer in names_of}
-    calls: dict[str, list[Programs]] = {names[0]: [] for names in names_of.values()}
+    calls: dict[str, list[Any]] = {names[0]: [] for names in names_of.values()}
     first_names = {name: names[0] for names in names_of.values() for name in names}
     try:
         for layer, names in names_of.items():

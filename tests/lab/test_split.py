@@ -101,6 +101,14 @@ def test_models_have_the_sizes_of_the_benchmark(model, heads, total):
     assert nc.count_parameters(built)["total"] == total
 
 
+def test_a_growing_layer_writes_slots_and_learns_two_tasks(tmp_path):
+    words = ["run", "split", "--preset", "smoke", "--samples", "512", "--variants", "mnist-domain-adagrad-growing"]
+    assert main([*words, "--output", str(tmp_path)]) == 0
+    found = record(tmp_path, "mnist-domain-adagrad-growing")
+    assert found["metrics"]["learned"] > 65
+    assert found["model"]["heads.0"]["rank"] == 4
+
+
 def test_the_presets_recode_what_they_say():
     paper, best = (build_model("neurocoder", 1024, 2, 5, Split.presets[name]) for name in ("paper", "best"))
     layers = [name for name, module in paper.named_modules() if isinstance(module, nc.Linear)]

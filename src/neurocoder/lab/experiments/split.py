@@ -116,6 +116,11 @@ class Split(Experiment):
             progress=context.progress,
         )
         inputs, outputs = tasks[0].train[0].shape[1], variant.outputs
+        if (
+            variant.model == "growing" and variant.scenario == "class"
+        ):
+            every = tuple(range(outputs))
+            tasks = [cl.Task(task.train, task.test, task.head, every, task.width) for task in tasks]
         sizes = {} if variant.dataset == "mnist" else {"width": 512, "slots": 100}
         heads = len(tasks) if variant.scenario == "task" else None
         with torch.random.fork_rng(devices=[]):
@@ -123,10 +128,17 @@ class Split(Experiment):
             model = build_model(variant.model, inputs, outputs, heads, config, **sizes).to(context.device)
         context.describe(model)
         method, coefficient = make_method(variant, config.strength)
+
+        def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+            made = make_optimiser(variant.method, parameters, config.rate)
+            if variant.model == "growing":
+                nc.grow(model, made)
+            return made
+
         trainer = cl.Trainer(
             model,
             method,
-            optimiser=lambda parameters: make_optimiser(variant.method, parameters, config.rate),
+            optimiser=optimiser,
             batch=config.batch,
             epochs=config.epochs,
             seed=context.seed,

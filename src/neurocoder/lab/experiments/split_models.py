@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
 import neurocoder as nc
 
@@ -35,10 +36,43 @@ class MultiHead(nn.Module):
         return self.heads[head or 0](self.trunk(x))
 
 
+class Growing(nn.Module):
+    """One growing layer from the inputs to the classes, for each head; keys are of the same input, seen more coarsely.
+
+    Images of 32 x 32 pixels are blurred and centred; features are taken as they are.
+    """
+
+    def __init__(self, inputs: int, outputs: int, heads: int | None, config: nc.GrowingConfig) -> None:
+        super().__init__()
+        layers = (nc.GrowingLinear(inputs, outputs, False, config, control_dim=inputs) for _ in range(heads or 1))
+        self.heads = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, head: int | None = None) -> Tensor:
+        """(N, inputs) -> (N, outputs)"""
+        z = x
+        if x.shape[1] == 1024:
+            blurred = x.view(-1, 1, 32, 32)
+            for _ in range(2):
+                blurred = avg_pool2d(blurred, 3, 1, 1)
+            z = blurred.flatten(1)
+            z = z - z.mean(1, keepdim=True)
+        return self.heads[head or 0](x, control=z)
+
+
 def build_model(
     name: str, inputs: int, outputs: int, heads: int | None, config: Settings, *, width: int = 256, slots: int = 50
-) -> MultiHead:
+) -> nn.Module:
     """On the CPU, from torch's generator."""
+    if name == "growing":
+        images = inputs == 1024
+        memory = nc.GrowingConfig(
+            slots=2_000,
+            max_slots=2_000,
+            residual=False,
+            max_similarity=0.85 if images else 0.6,
+            sharpness=50.0 if images else 20.0,
+        )
+        return Growing(inputs, outputs, heads, memory)
     model = MultiHead(inputs, 400 if name == "mlp-400" else width, outputs, heads)
     if name.startswith("mlp"):
         return model

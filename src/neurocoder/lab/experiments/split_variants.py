@@ -8,7 +8,7 @@ DATASETS = {"mnist": (5, 2), "cifar10": (5, 2), "cifar100": (20, 5)}
 """Tasks, and classes per task."""
 SCENARIOS = ("task", "domain", "class")
 METHODS = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
-MODELS = ("mlp", "mlp-400", "stored-program", "neurocoder", "neurocoder-plain")
+MODELS = ("mlp", "mlp-400", "stored-program", "neurocoder", "neurocoder-plain", "growing")
 
 
 class Variant(NamedTuple):

@@ -17,6 +17,7 @@ LOOKS = {
     "stored-program": ("0.45", "x"),
     "neurocoder": (style.BLUE, "s"),
     "neurocoder-plain": (style.GREEN, "^"),
+    "growing": (style.SKY, "D"),
 }
 """Colour and mark of each model."""
 

@@ -1,0 +1,28 @@
+"""Growing program memory: slots that are allocated for new inputs and consolidate, instead of being overwritten."""
+
+from torch import nn
+
+from ..kinds import register
+from .config import GrowingConfig
+from .conv import GrowingConv1d, GrowingConv2d
+from .layer import GrowingLayer, GrowingPrograms
+from .linear import GrowingLinear
+from .memory import GrowingMemory
+from .resize import shrink
+from .writing import Growth, grow
+
+for _plain, _coded in ((nn.Linear, GrowingLinear), (nn.Conv1d, GrowingConv1d), (nn.Conv2d, GrowingConv2d)):
+    register(_plain, _coded)
+
+__all__ = [
+    "GrowingConfig",
+    "GrowingConv1d",
+    "GrowingConv2d",
+    "GrowingLayer",
+    "GrowingLinear",
+    "GrowingMemory",
+    "GrowingPrograms",
+    "Growth",
+    "grow",
+    "shrink",
+]

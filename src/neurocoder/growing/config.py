@@ -1,0 +1,64 @@
+"""The configuration of the growing layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..config import Config, whole
+
+ROOM = 8
+"""`max_slots` by default: this many times `slots`."""
+
+
+@dataclass(frozen=True)
+class GrowingConfig(Config):
+    """A layer whose programs are allocated by novelty: new inputs get new slots, and slots that are used settle."""
+
+    slots: int = 512
+    """P: capacity, written or free. It changes when the memory grows or shrinks."""
+    rank: int = 4
+    """r: rank of each slot's program."""
+    top_k: int = 4
+    """Slots that one input uses."""
+    max_similarity: float = 0.85
+    """An input becomes a new key if its cosine to every key is below this."""
+    sharpness: float = 50.0
+    """beta: factor on the cosine in the attention."""
+    consolidation: float | None = 30.0
+    """c: a slot's step is scaled by 1/(1 + visits/c); None: never scaled."""
+    residual: bool | Literal["frozen"] = True
+    """True: W = P_t + R; False: W = P_t; "frozen": W = P_t + R, with R and the bias as they start."""
+    writes: int = 1
+    """Slots that one optimiser step may write."""
+    growth: float = 2.0
+    """Factor on the capacity when it is full."""
+    max_slots: int | None = None
+    """The capacity never exceeds this; None: 8 times `slots`."""
+
+    owner: ClassVar[str] = "growing"
+
+    def __post_init__(self) -> None:
+        self._keep_whole("slots", "rank", "writes")
+        self._keep_whole("top_k", at_most="slots")
+        self._keep_number("max_similarity", signed=True)
+        if not -1 < self.max_similarity <= 1:
+            raise ValueError(f"growing.max_similarity must be above -1 and at most 1, got {self.max_similarity!r}")
+        self._keep_number("sharpness", positive=True)
+        if self.consolidation is not None:
+            self._keep_number("consolidation", positive=True)
+        if not isinstance(self.residual, bool | str) or self.residual not in (True, False, "frozen"):
+            raise ValueError(f"growing.residual must be True, False or 'frozen', got {self.residual!r}")
+        self._keep_number("growth")
+        if self.growth <= 1:
+            raise ValueError(f"growing.growth must be above 1, got {self.growth!r}")
+        limit = ROOM * self.slots if self.max_slots is None else whole(self.max_slots, self.slots)
+        if limit is None:
+            raise ValueError(f"growing.max_slots must be at least slots ({self.slots}), got {self.max_slots!r}")
+        object.__setattr__(self, "max_slots", limit)
+
+    @property
+    def limit(self) -> int:
+        """`max_slots`, which is never None after construction."""
+        assert self.max_slots is not None
+        return self.max_slots

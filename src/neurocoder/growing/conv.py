@@ -1,0 +1,171 @@
+"""Convolutional growing layers: every image finds its slots by its control, or by the means of its channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as tnf
+
+from ..base import require_plain
+from ..config import ProgramConfig
+from ..conv import Conv1d, Conv2d
+from .config import GrowingConfig
+from .execution import blended
+from .layer import GrowingLayer
+
+_GEOMETRY = (
+    "in_channels",
+    "out_channels",
+    "kernel_size",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "padding_mode",
+)
+_SMALLEST = ProgramConfig(slots=1, key_dim=1, steps=1, heads=1, least_used=1, hidden=1)
+
+
+class _GrowingConv(GrowingLayer):
+    """`nn.ConvNd` whose kernels are allocated for new images."""
+
+    program_type: ClassVar[Any]
+    """The program layer with this geometry: it checks the arguments and pads."""
+    spatial: ClassVar[int]
+    plain_type: ClassVar[Callable[..., nn.Module]]
+    convolve: ClassVar[Callable[..., Tensor]]
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: str
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        growing: GrowingConfig | None = None,
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        checker = _named(type(self))
+        checked = checker(*sizes, bias, padding_mode, _SMALLEST, device="meta")
+        shape = (checked.out_channels, checked.in_channels, *checked.kernel_size)
+        super().__init__(
+            shape,
+            checked.in_channels,
+            bias=bias,
+            growing=growing,
+            control_dim=control_dim,
+            device=device,
+            dtype=dtype,
+        )
+        for name in _GEOMETRY:
+            setattr(self, name, getattr(checked, name))
+
+    @classmethod
+    def like(
+        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
+    ) -> Self:
+        require_plain(cls.__name__, plain, "in_channels", "out_channels", "kernel_size")
+        geometry = {name: getattr(plain, name) for name in _GEOMETRY}
+        return cls(
+            **geometry,
+            bias=plain.bias is not None,
+            growing=config,
+            control_dim=control_dim,
+            device=plain.weight.device if device is None else device,
+            dtype=plain.weight.dtype,
+        )
+
+    def to_plain(self) -> nn.Module:
+        geometry: dict[str, Any] = {name: getattr(self, name) for name in _GEOMETRY}
+        options = {"bias": self.bias is not None, "device": self.memory.U.device, "dtype": self.memory.U.dtype}
+        return nn.utils.skip_init(type(self).plain_type, **geometry, **options)
+
+    def _pad(self, x: Tensor) -> tuple[Tensor, tuple[int, ...] | str]:
+        padded: tuple[Tensor, tuple[int, ...] | str] = self.program_type._pad(self, x)
+        return padded
+
+    def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
+        found: tuple[Tensor, torch.Size] = self.program_type.rows(self, x, control)
+        return found
+
+    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """The convolution of each image with its own kernel, `W_t = sum_r (w.U_r)^T (w.V_r) [+ R]`.
+
+        Args:
+            x: ([B,] in_channels, *size).
+            control: z ([B,] control_dim); without B, one for all images.
+
+        Returns:
+            ([B,] out_channels, *size')
+        """
+        reading, z, leading = self.read(x, self.resolve_control(control))
+        self.record_programs(reading, leading)
+        images, padding = self._pad(x if leading else x.unsqueeze(0))
+        y = self.noted(self._execute(images, padding, blended(self.memory.U, reading), reading), reading, z)
+        convolve = type(self).convolve
+        if self.R is not None:
+            y = y + convolve(images, self.R, self.bias, self.stride, padding, self.dilation)
+        elif self.bias is not None:
+            y = y + self.bias.to(y.dtype).view(-1, *[1] * self.spatial)
+        return y if leading else y.squeeze(0)
+
+    def _execute(self, images: Tensor, padding: tuple[int, ...] | str, u: Tensor, reading: Any) -> Tensor:
+        """`sum_r (u_r * x) v_r`: one grouped convolution, in which each image is a group."""
+        count, rank = len(images), self.config.rank
+        if count == 0:  # a convolution without groups; it still reaches every parameter
+            kernel = u.new_zeros(self.out_channels, self.in_channels, *self.kernel_size).to(images.dtype)
+            reached = u.sum() + blended(self.memory.V, reading).sum()
+            empty = type(self).convolve(images, kernel, None, self.stride, padding, self.dilation)
+            return empty + reached.to(empty.dtype)
+        kernels = u.reshape(count * rank, self.in_channels, *self.kernel_size)
+        flat = images.reshape(1, count * self.in_channels, *images.shape[2:])
+        read = type(self).convolve(flat, kernels, None, self.stride, padding, self.dilation, count)
+        size = read.shape[2:]
+        v = blended(self.memory.V, reading)
+        return torch.matmul(v.mT, read.reshape(count, rank, -1)).unflatten(-1, size)
+
+    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`W_t` ([B,] out_channels, in_channels, *kernel_size) of each image. For inspection."""
+        weight, leading = self.working_programs(x, control)
+        return weight.mT.reshape(*leading, *self.weight_shape)
+
+    def extra_repr(self) -> str:
+        geometry = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
+        return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
+
+
+def _named(cls: type[_GrowingConv]) -> Any:
+    """The program layer that checks a geometry, under this class's name, which is in its messages."""
+    return type(cls.__name__, (cls.program_type,), {})
+
+
+class GrowingConv1d(_GrowingConv):
+    """`nn.Conv1d` with growing memory: ([B,] C_in, L) -> ([B,] C_out, L')."""
+
+    spatial, plain_type, convolve, program_type = 1, nn.Conv1d, tnf.conv1d, Conv1d
+
+
+class GrowingConv2d(_GrowingConv):
+    """`nn.Conv2d` with growing memory: ([B,] C_in, H, W) -> ([B,] C_out, H', W')."""
+
+    spatial, plain_type, convolve, program_type = 2, nn.Conv2d, tnf.conv2d, Conv2d

@@ -1,0 +1,61 @@
+"""The linear growing layer."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+from torch.nn.functional import linear
+
+from ..baselines.conditional import Options
+from ..coded_linear import CodedLinear
+from .config import GrowingConfig
+from .execution import blended, execute
+from .layer import GrowingLayer
+
+
+class GrowingLinear(CodedLinear, GrowingLayer):
+    """An `nn.Linear` whose programs are allocated for new inputs: (..., in_features) -> (..., out_features).
+
+    Args:
+        in_features: d_in.
+        out_features: d_out.
+        bias: add a learned bias, the same for all inputs.
+        growing: the memory.
+        control_dim: width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        growing: GrowingConfig | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given: Options = {"control_dim": None, "device": None, "dtype": None, **options}
+        shape = self.set_sizes(in_features, out_features)
+        GrowingLayer.__init__(self, shape, self.in_features, bias=bias, growing=growing, **given)
+
+    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`y = sum_r ((w.U_r) x) (w.V_r) [+ R x] + bias`.
+
+        Args:
+            x: (..., in_features).
+            control: z (..., control_dim); its leading dimensions are the first of x's.
+
+        Returns:
+            (..., out_features)
+        """
+        reading, z, leading = self.read(x, self.resolve_control(control))
+        self.record_programs(reading, leading)
+        y = execute(self.grouped(x, z, leading), blended(self.memory.U, reading), blended(self.memory.V, reading))
+        y = self.noted(y, reading, z).reshape(*x.shape[:-1], self.out_features)
+        if self.R is not None:
+            return y + linear(x, self.R, self.bias)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`W_t` (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""
+        weight, leading = self.working_programs(x, control)
+        return weight.reshape(*leading, self.in_features, self.out_features)

@@ -1,0 +1,425 @@
+"""Writing slots and consolidating them around an optimiser's step."""
+
+import copy
+import gc
+import subprocess
+import sys
+import textwrap
+import warnings
+import weakref
+
+import pytest
+import torch
+from growing_helpers import batch, copied, fill, filled, small, unit_rows
+from torch import nn
+
+import neurocoder as nc
+from neurocoder.growing import GrowingLinear, grow, reference
+
+OPTIMISERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "momentum and decay": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(p, 0.05),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.2),
+    "fused adam": lambda p: torch.optim.Adam(p, 0.05, fused=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.05),
+}
+
+
+def step(optimiser, loss):
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+
+
+def by_hand():
+    """A layer whose control is two numbers, so that cosines are known."""
+    config = small(slots=4, top_k=2, rank=1, max_similarity=0.9, residual=False)
+    return GrowingLinear(3, 2, False, config, control_dim=2, dtype=torch.float64)
+
+
+def test_two_slots_by_hand():
+    layer = by_hand()
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    grow(layer, optimiser)
+    memory, x = layer.memory, torch.ones(3, 3, dtype=torch.float64)
+    start = memory.U.detach().clone()
+    z = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
+    assert layer(x, z).count_nonzero() == 0  # nothing is written
+    step(optimiser, layer(x, z).sum())
+    # A zero control is never new; of the others, equally new, the first.
+    assert int(memory.written) == 1
+    torch.testing.assert_close(memory.keys[0], torch.tensor([0.6, 0.8], dtype=torch.float64))
+    assert torch.equal(memory.U, start)
+    assert memory.visits.count_nonzero() == 0
+    # cos([0, 1], k_0) = 0.8: below 0.9, and below cos([3, 4], k_0) = 1.
+    step(optimiser, layer(x[1:], z[1:]).sum())
+    assert int(memory.written) == 2
+    torch.testing.assert_close(memory.keys[:2], unit_rows([3, 4], [0, 1], dtype=torch.float64))
+    assert memory.visits.tolist() == [2.0, 0.0, 0.0, 0.0]
+    assert memory.born.tolist() == [0, 1, 0, 0]
+    # w = softmax(3 * [1, 0.8]) for the first and softmax(3 * [0.8, 1]) for the second: together one each.
+    step(optimiser, layer(x[1:], z[1:]).sum())
+    assert int(memory.written) == 2
+    torch.testing.assert_close(memory.visits, torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64))
+    assert torch.equal(memory.U[2:], start[2:])
+    assert not torch.equal(memory.U[:2], start[:2])
+
+
+def test_the_step_is_scaled_by_hand():
+    for name, make in OPTIMISERS.items():
+        layer = fill(by_hand(), 2)
+        plain = copy.deepcopy(layer)
+        with torch.no_grad():
+            layer.memory.visits.copy_(torch.tensor([1.0, 4.0, 0.0, 0.0]))
+            layer.memory.keys[:2] = unit_rows([1, 0], [0, 1], dtype=torch.float64)
+        plain.load_state_dict(layer.state_dict())
+        optimiser = make(layer.parameters())
+        grow(layer, optimiser)
+        old = layer.memory.U.detach().clone()
+        x, z = torch.ones(1, 3, dtype=torch.float64), torch.tensor([[1.0, 1.0]], dtype=torch.float64)
+        step(optimiser, layer(x, z).square().sum())
+        other = make(plain.parameters())
+        grow(plain, other).remove()
+        plain(x, z).square().sum().backward()
+        with torch.no_grad():
+            banks = [p.detach().clone().requires_grad_() for p in plain.parameters()]
+        for bank, parameter in zip(banks, plain.parameters(), strict=True):
+            bank.grad = parameter.grad
+        make(banks).step()  # the same step, unscaled
+        # Half a visit each: 1/(1 + 1.5/2) and 1/(1 + 4.5/2).
+        scale = torch.tensor([1 / 1.75, 1 / 3.25, 0.0, 0.0], dtype=torch.float64).view(-1, 1, 1)
+        moved = banks[0] - old
+        assert moved[:2].abs().min() > 0, name
+        torch.testing.assert_close(layer.memory.U - old, scale * moved, msg=lambda m, n=name: f"{n}: {m}")
+        assert torch.equal(layer.memory.U[2:], old[2:]), name  # decay leaves free slots alone, to the bit
+
+
+@pytest.mark.filterwarnings("ignore:growing layer '' is full")
+@pytest.mark.parametrize("writes", [1, 3])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_training_is_the_references(name, writes):
+    config = small(slots=8, max_slots=8, writes=writes, max_similarity=0.8, residual=False)
+    layer = GrowingLinear(5, 3, False, config, dtype=torch.float64)
+    twin = copy.deepcopy(layer)
+    optimiser = OPTIMISERS[name](layer.parameters())
+    grow(layer, optimiser)
+    banks = list(twin.memory.parameters())
+    loose = [bank.detach().clone().requires_grad_() for bank in banks]
+    plain = OPTIMISERS[name](loose)
+    for _ in range(6):
+        x, goal = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+        step(optimiser, (layer(x) - goal).square().sum())
+        before = copied(twin)
+        state = {**before, "memory.U": loose[0], "memory.V": loose[1]}
+        step(plain, (reference.linear(state, config, x) - goal).square().sum())
+        after = {**before, "memory.U": loose[0].detach(), "memory.V": loose[1].detach()}
+        settled = reference.settle(before, after, config, [reference.control_of(row) for row in x])
+        twin.load_state_dict(settled)
+        with torch.no_grad():
+            for bank, value in zip(loose, banks, strict=True):
+                bank.copy_(value)
+        for key, value in layer.state_dict().items():
+            torch.testing.assert_close(value, settled[key], rtol=1e-9, atol=1e-9, msg=lambda m, k=key: f"{k}: {m}")
+    assert int(layer.memory.written) > 4
+
+
+def test_several_writes_are_new_beside_each_other():
+    config = small(slots=4, top_k=1, writes=3, max_similarity=0.9, residual=False)
+    layer = GrowingLinear(3, 2, False, config, control_dim=2)
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    grow(layer, optimiser)
+    z = torch.tensor([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]])
+    step(optimiser, layer(torch.randn(3, 3), z).sum())
+    assert int(layer.memory.written) == 2
+    torch.testing.assert_close(layer.memory.keys[:2], unit_rows([1, 0], [0, 1]))
+
+
+def test_accumulated_gradients_are_one_step():
+    layer, x = filled("linear", 2), batch("linear", 8)
+    twin = copy.deepcopy(layer)
+    for model, parts in ((layer, [x]), (twin, x.split(2))):
+        optimiser = torch.optim.Adam(model.parameters(), 0.01)
+        grow(model, optimiser)
+        for part in parts:
+            model(part).square().sum().backward()
+        optimiser.step()
+        assert int(model.memory.written) == 3
+        assert model.memory.notes.visits.count_nonzero() == 0
+    for (name, a), b in zip(layer.state_dict().items(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, msg=lambda m, n=name: f"{n}: {m}", rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_called_twice_notes_both_calls_and_a_retained_graph_notes_once():
+    layer = filled("linear, no residual")
+    model = nn.Sequential(layer, nn.Linear(3, 7), layer)
+    y = model(batch("linear"))
+    y.sum().backward(retain_graph=True)
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(10)
+    y.sum().backward()
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(10)
+
+
+def test_notes_die_with_the_gradients():
+    layer, x = filled("linear"), batch("linear")
+    layer(x).sum().backward()
+    layer(x).sum().backward()
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(10)
+    layer.zero_grad()  # as after a step that a GradScaler skips
+    layer(x[:1]).sum().backward()
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_no_write_when_a_grad_scaler_skips_the_step(fused):
+    layer, x = filled("linear", 2), batch("linear")
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1, fused=fused)
+    grow(layer, optimiser)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = copied(layer)
+    optimiser.zero_grad()
+    scaler.scale(layer(x).sum() * float("inf")).backward()
+    scaler.step(optimiser)
+    scaler.update()
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    optimiser.zero_grad()
+    scaler.scale(layer(x).sum()).backward()
+    scaler.step(optimiser)
+    scaler.update()
+    assert int(layer.memory.written) == 3
+    assert float((layer.memory.visits - before["memory.visits"]).sum()) == pytest.approx(5, rel=1e-4)
+
+
+def test_training_under_autocast_writes_and_consolidates():
+    layer = filled("linear", 2)
+    optimiser = torch.optim.Adam(layer.parameters(), 0.01)
+    grow(layer, optimiser)
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = layer(batch("linear")).float().square().sum()
+        step(optimiser, loss)
+    assert int(layer.memory.written) > 2
+    assert all(p.isfinite().all() for p in layer.parameters())
+
+
+def test_a_step_with_a_closure():
+    layer, x = filled("linear", 2), batch("linear")
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    grow(layer, optimiser)
+
+    def closure():
+        optimiser.zero_grad()
+        loss = layer(x).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    assert int(layer.memory.written) == 3
+
+
+def test_idle_layers_stay_as_they_are():
+    model = nn.ModuleList([filled("linear", 2), filled("linear", 2)])
+    optimiser = torch.optim.Adam(model.parameters(), 0.1)
+    grow(model, optimiser)
+    before = copied(model[1])
+    step(optimiser, model[0](batch("linear")).sum())
+    assert all(torch.equal(value, before[name]) for name, value in model[1].state_dict().items())
+    assert int(model[0].memory.written) == 3
+
+
+def test_bad_inputs_are_never_written():
+    layer = GrowingLinear(3, 2, growing=small(), control_dim=2)
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    grow(layer, optimiser)
+    z = torch.tensor([[float("nan"), 1.0], [0.0, 0.0], [float("inf"), 1.0]])
+    step(optimiser, layer(torch.randn(3, 3), z).sum())
+    assert int(layer.memory.written) == 0
+    assert layer.memory.keys.isfinite().all()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_without_grow_is_refused_before_it_moves_anything(fused):
+    layer = filled("linear")
+    optimiser = torch.optim.Adam(layer.parameters(), 0.1, fused=fused)
+    layer(batch("linear")).sum().backward()
+    before = copied(layer)
+    with pytest.raises(RuntimeError, match=r"call nc.grow\(model, optimiser\) once, before training"):
+        optimiser.step()
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    growth = grow(layer, optimiser)
+    optimiser.step()
+    growth.remove()
+    with pytest.raises(RuntimeError, match=r"nc\.grow"):
+        optimiser.step()
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+    other.step()  # trains something else
+    layer.requires_grad_(False).zero_grad()
+    optimiser.step()  # has nothing to train
+
+
+def test_a_later_optimiser_replaces_an_earlier_one():
+    layer, x = filled("linear", 2), batch("linear")
+    first = torch.optim.SGD(layer.parameters(), 0.1)
+    second = torch.optim.SGD(layer.parameters(), 0.1)
+    earlier = grow(layer, first)
+    grow(layer, second)
+    assert not earlier._layers
+    step(second, layer(x).sum())
+    assert int(layer.memory.written) == 3
+    with pytest.raises(RuntimeError, match=r"nc\.grow"):
+        step(first, layer(x).sum())
+
+
+def test_a_copied_model_grows_with_its_own_optimiser():
+    layer, x = filled("linear", 2), batch("linear")
+    grow(layer, torch.optim.SGD(layer.parameters(), 0.1))
+    twin = copy.deepcopy(layer)
+    optimiser = torch.optim.SGD(twin.parameters(), 0.1)
+    with pytest.raises(RuntimeError, match=r"nc\.grow"):
+        step(optimiser, twin(x).sum())
+
+
+def test_models_and_optimisers_are_freed():
+    layer = filled("linear", 2)
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    grow(layer, optimiser)
+    step(optimiser, layer(batch("linear")).sum())
+    watched = weakref.ref(layer.memory)
+    del layer, optimiser
+    gc.collect()
+    assert watched() is None
+
+
+def test_wrong_arguments_of_grow():
+    layer = filled("linear")
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    with pytest.raises(ValueError, match="model must have a growing layer, found none"):
+        grow(nn.Linear(2, 2), optimiser)
+    with pytest.raises(ValueError, match="optimiser must be a torch optimiser, got float"):
+        grow(layer, 0.1)
+    with pytest.raises(ValueError, match=r"optimiser must hold memory\.U of growing layer 'head'"):
+        grow(nn.ModuleDict({"head": layer}), torch.optim.SGD([layer.R], 0.1))
+    with pytest.raises(ValueError, match="all are frozen"):
+        grow(filled("linear").requires_grad_(False), optimiser)
+
+
+def test_second_task_leaves_the_first_within_a_bound():
+    """Inputs near keys of their own are served by slots that the other task hardly touches."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    nc.recode(
+        model,
+        "1",
+        small(slots=32, max_similarity=0.9, sharpness=50.0, consolidation=100.0, residual="frozen"),
+        control_dim=8,
+    )
+    model[0].requires_grad_(False)
+    optimiser = torch.optim.Adagrad(model[1].memory.parameters(), 0.5)
+    grow(model, optimiser)
+    first, second = torch.randn(2, 64, 8) * 0.1
+    first[:, 0], second[:, 1] = 1.0, 1.0
+    outputs = []
+    for x, goal in ((first, 1.0), (second, -1.0)):
+        for _ in range(100):
+            with nc.control(model, x):
+                step(optimiser, (model(x) - goal).square().mean())
+        with nc.control(model, first), torch.no_grad():
+            outputs.append(model(first))
+    assert (outputs[0] - 1.0).abs().mean() < 0.1  # learned
+    moved = (outputs[1] - outputs[0]).abs()  # 2 would be to forget everything
+    assert moved.mean() < 0.05
+    assert moved.max() < 0.3
+
+
+DDP = """
+    import sys, warnings, torch, torch.distributed as dist, torch.multiprocessing as mp
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from neurocoder.growing import GrowingConfig, GrowingLinear, grow
+
+    def build():
+        torch.manual_seed(0)
+        sizes = dict(slots=10, rank=2, top_k=3, max_similarity=0.9, sharpness=5.0, consolidation=3.0, max_slots=16)
+        return nn.Sequential(GrowingLinear(6, 5, growing=GrowingConfig(**sizes), dtype=torch.float64), nn.Tanh(),
+                             GrowingLinear(5, 3, growing=GrowingConfig(residual=False, writes=2, **sizes),
+                                           dtype=torch.float64))
+
+    def work(rank, folder):
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+        alone, model = build(), DistributedDataParallel(build())
+        pairs = [(net, torch.optim.Adam(net.parameters(), 0.05)) for net in (alone, model)]
+        growths = [grow(*pair) for pair in pairs]
+        generator = torch.Generator().manual_seed(1)
+        for index in range(4):
+            x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+            halves = x.view(2, 2, 2, 6)  # two accumulated parts, each with a half for each rank
+            for (net, optimiser), parts in zip(pairs, (halves.flatten(1, 2), halves[:, rank])):
+                optimiser.zero_grad()
+                for part in parts:
+                    net(part).square().mean().backward()
+                optimiser.step()
+            for (name, a), b in zip(alone.state_dict().items(), model.module.state_dict().values()):
+                torch.testing.assert_close(a, b, msg=lambda m: f"step {index} {name}: {m}")
+        assert int(alone[2].memory.written) == 8, int(alone[2].memory.written)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                pairs[1][1].zero_grad()
+                model(3 * torch.randn(4, 6, generator=generator, dtype=torch.float64)).square().mean().backward()
+                pairs[1][1].step()
+        said = [str(one.message) for one in caught if "growing layer" in str(one.message)]
+        assert len(said) == 1 and "call make_room()" in said[0], said
+        assert growths[1].make_room() == ["module.2"]
+        try:
+            model(x)
+        except RuntimeError as error:
+            assert "wrap the inner model again" in str(error)
+        else:
+            raise AssertionError("a stale wrapper was called")
+        model = DistributedDataParallel(model.module)
+        grow(model, pairs[1][1])
+        model(x).square().mean().backward()
+        pairs[1][1].step()
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        mp.spawn(work, (sys.argv[1],), nprocs=2)
+        print("two processes are one")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(textwrap.dedent(DDP))
+    result = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "two processes are one" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:<class 'torch.autograd.function.Function'> should not be:DeprecationWarning"
+)  # dynamo
+def test_a_compiled_model_trains_as_an_eager_one():
+    layer = filled("linear", 2)
+    twin = copy.deepcopy(layer)
+    xs = [batch("linear") for _ in range(3)]
+    for model, call in ((layer, layer), (twin, torch.compile(twin, fullgraph=True, backend="aot_eager"))):
+        optimiser = torch.optim.Adam(model.parameters(), 0.01)
+        grow(model, optimiser)
+        for x in xs:
+            step(optimiser, call(x).square().sum())
+    assert int(layer.memory.written) > 3
+    for (name, a), b in zip(layer.state_dict().items(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_nothing_is_said_while_there_is_room():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer = filled("linear", 2)
+        optimiser = torch.optim.SGD(layer.parameters(), 0.01)
+        grow(layer, optimiser)
+        for _ in range(4):
+            step(optimiser, layer(batch("linear")).sum())
