@@ -11,6 +11,12 @@ from neurocoder.lab.experiments import EXPERIMENTS
 VARIANTS = {
     "digits": ["linear", "mlp", "J1", "P10-H4-J5", "single-30", "multi-10"],
     "split": ["mnist-domain-adam-mlp", "mnist-task-ewc-neurocoder", "mnist-class-lwf-mlp"],
+    "images": [
+        *("cifar10-mlp-original", "cifar10-mlp-neurocoder", "cifar10-mlp-neurocoder-steered"),
+        *("cifar10-lenet-original", "cifar10-lenet-neurocoder-conv", "cifar100-lenet-neurocoder-fast"),
+        *("cifar10-densenet-original", "cifar10-densenet-mixture", "cifar10-densenet-stored-program"),
+        "cifar100-densenet-neurocoder",
+    ],
     "polynomials": ["gru", "hyper", "single-2", "single-3", "multi", "multi-noise", "multi-doubled"],
 }
 """Every model of each experiment, and every setting."""

@@ -1,0 +1,24 @@
+"""LeNet (LeCun et al., 1998), wide enough for the paper's 2.1M parameters on 32 x 32 colour images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from .mlp import mlp
+
+
+class LeNet(nn.Module):
+    """Two 5 x 5 convolutions, each with ReLU and 2 x 2 max pooling, and three dense layers: 1.98M for ten classes."""
+
+    def __init__(self, classes: int, dense: Sequence[int] = (512, 256)) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 128, 5), nn.ReLU(), nn.MaxPool2d(2)
+        )
+        self.dense = mlp((128 * 5 * 5, *dense, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 3, 32, 32) -> (N, classes)"""
+        return self.dense(self.convolutions(x).flatten(1))
