@@ -116,9 +116,7 @@ class Split(Experiment):
             progress=context.progress,
         )
         inputs, outputs = tasks[0].train[0].shape[1], variant.outputs
-        if (
-            variant.model == "growing" and variant.scenario == "class"
-        ):
+        if variant.model == "growing" and variant.scenario == "class":
             every = tuple(range(outputs))
             tasks = [cl.Task(task.train, task.test, task.head, every, task.width) for task in tasks]
         sizes = {} if variant.dataset == "mnist" else {"width": 512, "slots": 100}
