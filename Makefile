@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo run report bench test check lint clean
+.PHONY: help demo run report bench test test-slow check lint clean
 
 help:
 	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
 	@echo "make run    train an experiment; name and options in ARGS, e.g. ARGS='digits --preset smoke --output /tmp/smoke'"
 	@echo "make report build tables and figures from the records; options in ARGS, e.g. ARGS='--output /tmp/smoke --target /tmp/page'"
 	@echo "make bench  benchmark program layers against plain ones; options in ARGS, e.g. ARGS=--quick"
-	@echo "make test   lint and run all tests"
+	@echo "make test   lint and run all tests but those of test-slow"
+	@echo "make test-slow  agents that learn, in minutes"
 	@echo "make check  lint and run the quick tests of equations, layers and surgery, in about a minute"
 	@echo "make lint   ruff and mypy"
 	@echo "make clean  remove the virtual environment and caches"
@@ -19,7 +20,7 @@ help:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neurocoder needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,rl,dev]'
 	@touch $@
 
 demo: $(INSTALLED)
@@ -40,7 +41,10 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --ignore=tests/lab/rl/test_learning.py
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 -s tests/lab/rl/test_learning.py
 
 check: lint
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --ignore=tests/lab --ignore=tests/clients --ignore-glob='tests/test_kernels*' --ignore=tests/test_side_streams.py

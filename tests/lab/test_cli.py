@@ -54,10 +54,10 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("rum", "command must be among run, report, export, pack, list, bench, demo, got 'rum'"),
+        ("rum", "command must be among run, report, export, pack, list, play, bench, demo, got 'rum'"),
         ("run", "experiment must be given"),
         ("run --seeds 0 digits", "experiment must be given first"),
-        ("run digit", "among digits, polynomials, split, images, or package.module:Class, got 'digit'"),
+        ("run digit", "among digits, polynomials, split, images, atari, or package.module:Class, got 'digit'"),
         ("run nowhere:Lines", "experiment 'nowhere:Lines' cannot be imported: No module named 'nowhere'"),
         ("run lines:Circles", "experiment 'lines:Circles' cannot be imported: module 'lines' has no attribute"),
         ("run torch:nn", "experiment 'torch:nn' cannot be imported: 'module' object is not callable"),
@@ -74,7 +74,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("run lines:Lines --seeds 3-1", "--seeds must be like 0-9 or 0,3,5, got '3-1'"),
         ("run lines:Lines --seeds 0-99999999999", "--seeds must be below 4294967296, and at most 10,000"),
         ("run lines:Lines --seeds 99999999999999999999999", "--seeds must be below 4294967296"),
-        ("run :Lines", "among digits, polynomials, split, images, or package.module:Class, got ':Lines'"),
+        ("run :Lines", "among digits, polynomials, split, images, atari, or package.module:Class, got ':Lines'"),
         ("run lines:Lines --seeds a", "--seeds must be like 0-9 or 0,3,5, got 'a'"),
         ("run lines:Lines --seeds 0,", "--seeds must be like 0-9 or 0,3,5, got '0,'"),
         ("run lines:Lines --variants lin,prog*", "--variants must match some of linear, program, dropout"),

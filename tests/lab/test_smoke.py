@@ -17,6 +17,7 @@ VARIANTS = {
         *("cifar10-densenet-original", "cifar10-densenet-mixture", "cifar10-densenet-stored-program"),
         "cifar100-densenet-neurocoder",
     ],
+    "atari": ["seaquest-plain", "seaquest-hyper", "seaquest-neurocoder"],
     "polynomials": ["gru", "hyper", "single-2", "single-3", "multi", "multi-noise", "multi-doubled"],
 }
 """Every model of each experiment, and every setting."""

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "export": (_lab("export"), "write all records as one CSV file, a row per run"),
     "pack": (_lab("pack"), "gather records into one file per experiment and preset"),
     "list": (_lab("table"), "list the experiments and presets"),
+    "play": (_lab("play"), "draw an episode of an agent as a GIF, with the programs it attends to"),
     "bench": (_bench, "benchmark program layers against plain ones"),
     "demo": (_lab("demo"), "a two-minute demo on MNIST"),
 }

@@ -1,4 +1,4 @@
-"""`neurocoder run`, `list`, `report`, `export` and `pack`: they parse the command line and call the rest."""
+"""`neurocoder run`, `list`, `report`, `export`, `pack` and `play`: they parse the command line and call the rest."""
 
 from __future__ import annotations
 
@@ -391,3 +391,20 @@ def demo(arguments: Sequence[str]) -> int:
 
     about = "Neurocoders on MNIST against a linear classifier with at least as many parameters."
     return demonstration.main(parse(demonstration.Options, arguments, "demo", about))
+
+
+def play(arguments: Sequence[str]) -> int:
+    """`neurocoder play`; returns the exit status."""
+    from .experiments.atari import load_agent
+    from .rl import play as playing
+
+    about = "Draw an episode of a checkpoint's agent: neurocoder play CHECKPOINT.safetensors"
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+        raise ValueError("checkpoint must be given first: neurocoder play CHECKPOINT.safetensors")
+    if arguments[0] in ("-h", "--help"):
+        parse(playing.Options, arguments, "play", about)
+    chosen = parse(playing.Options, arguments[1:], "play", about)
+    agent, variant, settings = load_agent(Path(arguments[0]))
+    count = playing.play(agent, variant.environment, settings, chosen)
+    print(f"{count} pictures in {chosen.target}")
+    return 0

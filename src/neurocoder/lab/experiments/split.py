@@ -25,7 +25,7 @@ from . import split_sections
 from .experiment import Experiment
 from .split_data import tasks_of
 from .split_methods import make_method, make_optimiser
-from .split_models import build_model
+from .split_models import Growing, build_model
 from .split_variants import parse, variants
 
 
@@ -161,6 +161,8 @@ class Split(Experiment):
             now: dict[str, Any] = {"average_accuracy": row[: trainer.task].mean().item()}
             if trainer.task == len(tasks):
                 now |= results(trainer.matrix, untrained)
+                if isinstance(model, Growing):
+                    now["nearest_key"] = model.nearest_keys(tasks)
             context.log(trainer.task, **now)
         matrix = [[round(value, 4) for value in row] for row in trainer.matrix.tolist()]
         context.observe({"matrix": matrix, "untrained": untrained, "coefficient": coefficient})

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, normalize
 
 import neurocoder as nc
+
+from .. import continual as cl
+
+ROWS = 4096
+"""Inputs that are compared with all keys at once."""
 
 
 class Settings(Protocol):
@@ -47,16 +54,41 @@ class Growing(nn.Module):
         layers = (nc.GrowingLinear(inputs, outputs, False, config, control_dim=inputs) for _ in range(heads or 1))
         self.heads = nn.ModuleList(layers)
 
+    def control(self, x: Tensor) -> Tensor:
+        """What keys are made of: (N, inputs) -> (N, inputs)"""
+        if x.shape[1] != 1024:
+            return x
+        blurred = x.view(-1, 1, 32, 32)
+        for _ in range(2):
+            blurred = avg_pool2d(blurred, 3, 1, 1)
+        z = blurred.flatten(1)
+        return z - z.mean(1, keepdim=True)
+
     def forward(self, x: Tensor, head: int | None = None) -> Tensor:
         """(N, inputs) -> (N, outputs)"""
-        z = x
-        if x.shape[1] == 1024:
-            blurred = x.view(-1, 1, 32, 32)
-            for _ in range(2):
-                blurred = avg_pool2d(blurred, 3, 1, 1)
-            z = blurred.flatten(1)
-            z = z - z.mean(1, keepdim=True)
-        return self.heads[head or 0](x, control=z)
+        return self.heads[head or 0](x, control=self.control(x))
+
+    @torch.no_grad()
+    def nearest_keys(self, tasks: Sequence[cl.Task]) -> float:
+        """The average accuracy over the tasks, in percent, if each input has the label of its nearest key (1-NN). A key
+        is of a training input, so it has a label."""
+        accuracies = []
+        for head in dict.fromkeys(task.head for task in tasks):
+            own, layer = [task for task in tasks if task.head == head], self.heads[head or 0]
+            assert isinstance(layer, nc.GrowingLinear)
+            memory = layer.memory
+            best = torch.full((int(memory.written),), -2.0, device=memory.keys.device)
+            labels = torch.zeros_like(best, dtype=torch.int64)
+            keys = memory.keys[: len(best)]
+            for task in own:
+                for x, y in zip(task.train[0].split(ROWS), task.train[1].split(ROWS), strict=True):
+                    found = (normalize(self.control(x)) @ keys.mT).max(0)
+                    labels = torch.where(found.values > best, y[found.indices], labels)
+                    best = torch.maximum(best, found.values)
+            for x, y in (task.test for task in own):
+                nearest = torch.cat([(self.control(rows) @ keys.mT).argmax(1) for rows in x.split(ROWS)])
+                accuracies.append(100 * (labels[nearest] == y).double().mean().item())
+        return sum(accuracies) / len(accuracies)
 
 
 def build_model(

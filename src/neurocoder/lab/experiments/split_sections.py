@@ -96,12 +96,24 @@ def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Tabl
             if model in models:
                 paired = differences(scores[model], scores["mlp"]) if {model, "mlp"} <= scores.keys() else []
                 gains.append(Difference(paired) if paired else None)
-        rows.append([method, *published, *accuracies, *gains])
+        nearest = [run.metrics["nearest_key"] for run in own.get("growing", ())]
+        beside: list[Cell] = [Ours(nearest) if nearest else None] * ("growing" in models)
+        rows.append([method, *published, *accuracies, *beside, *gains])
     sizes = {variant.model: found[0].parameters["total"] for variant, found in runs.items()}
+    beside_growing = ["1-NN over growing's keys"] * ("growing" in models)
     minus = [f"{model} minus mlp" for model in ("neurocoder", "neurocoder-plain") if model in models]
     return Table(
         title="Average accuracy over all tasks after the last one, in percent",
-        headings=["method", "Hsu's MLP", "paper's MLP", "paper's NSM", "paper's Neurocoder", *models, *minus],
+        headings=[
+            "method",
+            "Hsu's MLP",
+            "paper's MLP",
+            "paper's NSM",
+            "paper's Neurocoder",
+            *models,
+            *beside_growing,
+            *minus,
+        ],
         rows=rows,
         caption="Parameters: " + ", ".join(f"{model} {sizes[model]:,}" for model in models) + ".",
     )

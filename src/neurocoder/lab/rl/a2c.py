@@ -1,0 +1,120 @@
+"""Batched A2C: one learner, many environments, all tensors on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from .agent import Agent
+from .capture import Captured
+from .environments import Episode, for_training
+from .flat import Flat, rmsprop
+from .rollout import Autocast, Rollout, difference
+from .settings import Settings
+
+STATISTICS = ("loss", "entropy", "value_error", "gradient_norm")
+
+
+def part_seed(seed: int, part: int, place: int) -> int:
+    """Of environments: for each seed of a run, each part of it between interruptions, and each group or worker."""
+    return (seed * 1_000_003 + part * 10_007 + place * 100_003) % 2**31
+
+
+class A2C:
+    """Trains an agent, which is already on its device.
+
+    Steps are counted over all environments, those that only start an episode among them. With two groups, the device
+    serves one while the emulators of the other run; each learns from its own rollouts.
+
+    Args:
+        name: id of the environment.
+        capture: whether act and learn steps are CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        name: str,
+        settings: Settings,
+        seed: int,
+        *,
+        capture: bool = False,
+        autocast: Autocast = nullcontext,
+    ) -> None:
+        self.agent, self.name, self.settings, self.seed = agent, name, settings, seed
+        self.steps, self.part = 0, 0
+        """Taken so far; and how often training was resumed."""
+        self.flat = Flat(agent)
+        self.squares = torch.zeros_like(self.flat.values)
+        self._rate = self.flat.values.new_zeros(())
+        self._totals = self.flat.values.new_zeros(len(STATISTICS))
+        self._updates = 0
+        count = settings.environments // settings.groups
+        self.rollouts = [
+            Rollout(
+                agent, for_training(name, count, settings, settings.cores), settings, capture=capture, autocast=autocast
+            )
+            for _ in range(settings.groups)
+        ]
+        device = self.flat.values.device
+        self._learn = [Captured(partial(self._update, rollout), device, capture) for rollout in self.rollouts]
+        self._episodes: list[Episode] = []
+
+    def train(self, after: Callable[[A2C], None]) -> None:
+        """Train to the end; `after` is called after each update, and may raise to stop."""
+        for place, rollout in enumerate(self.rollouts):
+            rollout.begin(part_seed(self.seed, self.part, place))
+        while self.steps < self.settings.steps:
+            for rollout, learn in zip(self.rollouts, self._learn, strict=True):
+                if rollout.receive():
+                    self._rate.fill_(self.settings.rate_at(self.steps))
+                    learn()
+                    rollout.turned()
+                    self._updates += 1
+                    self.steps += rollout.count * rollout.length
+                    self._episodes += rollout.environments.finished()
+                    after(self)
+                rollout.act()
+
+    def _update(self, rollout: Rollout) -> None:
+        """The learn step; all on the device."""
+        settings = self.settings
+        terms = difference(rollout, self.flat.gradient)
+        norm = self.flat.clip(settings.clip)
+        rmsprop(self.flat.values, self.squares, self.flat.gradient, self._rate, settings.alpha, settings.epsilon)
+        self._totals.add_(torch.stack((*terms, norm)))
+        rollout.turn()
+
+    def episodes(self) -> list[Episode]:
+        """Finished since the last call."""
+        found, self._episodes = self._episodes, []
+        return found
+
+    def statistics(self) -> dict[str, float]:
+        """Means over the updates since the last call; waits for the device."""
+        totals = (self._totals / max(1, self._updates)).tolist()
+        self._totals.zero_()
+        self._updates = 0
+        return dict(zip(STATISTICS, totals, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training starts from; its environments start new episodes, with other seeds."""
+        state = {"agent": self.agent.state_dict(), "squares": self.squares, "steps": self.steps}
+        return {**state, "part": self.part, "totals": self._totals, "updates": self._updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume."""
+        self.agent.load_state_dict(state["agent"])  # in place, so in the vector too
+        self.squares.copy_(state["squares"])
+        self.steps, self.part = state["steps"], state["part"] + 1
+        self._totals.copy_(state["totals"])
+        self._updates = state["updates"]
+
+    def close(self) -> None:
+        """Free the environments."""
+        for rollout in self.rollouts:
+            rollout.close()

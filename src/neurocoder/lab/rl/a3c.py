@@ -1,0 +1,153 @@
+"""A3C (Mnih et al., 2016): asynchronous workers that update shared parameters without locks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import IO, Any
+
+import torch
+
+from ..context import TrainingError
+from .a2c import STATISTICS, part_seed
+from .agent import Agent
+from .environments import Episode
+from .flat import Flat
+from .settings import Settings
+from .worker import Shared
+
+PATIENCE = 0.2
+"""Longest wait for reports before `after` is called, in seconds."""
+STOP_TIMEOUT = 5.0
+"""Seconds that workers have to exit when they are asked to."""
+
+
+class A3C:
+    """Trains an agent on the CPU; the interface is that of `A2C`.
+
+    Parameters, RMSProp's statistics and step counts lie in the memory of a file without a name, which the workers
+    inherit. It is gone when the last process is. Workers end with their parent, however that ends.
+
+    Args:
+        name: id of the environment.
+        head: the kind of heads that the agent has: workers build it again.
+    """
+
+    def __init__(self, agent: Agent, name: str, head: str, settings: Settings, seed: int) -> None:
+        self.agent, self.name, self.head, self.settings, self.seed = agent, name, head, settings, seed
+        self.part = 0
+        self.flat = Flat(agent)
+        self._file = tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: SIM115  # as long as the trainer
+        entries, dtype = len(self.flat.values), self.flat.values.dtype
+        self._shared = Shared.map(self._file.fileno(), entries, settings.workers, dtype)
+        self._shared.values.copy_(self.flat.values)
+        self._episodes: list[Episode] = []
+        self._totals, self._updates = torch.zeros(len(STATISTICS), dtype=torch.float64), 0
+
+    @property
+    def steps(self) -> int:
+        """Taken so far by all workers."""
+        return int(self._shared.steps.sum())
+
+    def train(self, after: Callable[[A3C], None]) -> None:
+        """Train to the end; `after` is called several times a second, and may raise to stop. No worker is left."""
+        workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        with contextlib.ExitStack() as clean, selectors.DefaultSelector() as selector:
+            clean.callback(self._end, workers)
+            for place in range(self.settings.workers):
+                errors: IO[bytes] = clean.enter_context(tempfile.TemporaryFile())
+                workers.append((self._start(place, errors), errors))
+                selector.register(workers[-1][0].stdout, selectors.EVENT_READ)  # type: ignore[arg-type]  # a pipe
+            while selector.get_map():
+                for key, _ in selector.select(PATIENCE):
+                    if line := key.fileobj.readline():  # type: ignore[union-attr]  # a file, not its number
+                        self._listen(json.loads(line))
+                    else:
+                        selector.unregister(key.fileobj)
+                after(self)
+            for process, errors in workers:
+                if process.wait():
+                    errors.seek(0)
+                    said = errors.read().decode(errors="replace").strip().splitlines()
+                    raise TrainingError(f"a worker ended with status {process.returncode}: {(said or ['?'])[-1]}")
+        self.flat.values.copy_(self._shared.values)
+
+    def _start(self, place: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        job = {
+            "settings": asdict(self.settings),
+            "environment": self.name,
+            "head": self.head,
+            "dtype": str(self.flat.values.dtype).removeprefix("torch."),
+            "seed": part_seed(self.seed, self.part, place),
+            "place": place,
+            "parent": os.getpid(),
+        }
+        file = self._file.fileno()
+        return subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.worker", json.dumps(job), str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            pass_fds=[file],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CUDA_VISIBLE_DEVICES": ""},
+            start_new_session=True,  # only this process handles Ctrl-C
+        )
+
+    def _end(self, workers: list[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> None:
+        """Stop the workers that still run."""
+        for process, _ in workers:
+            process.terminate()
+        for process, _ in workers:
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def _listen(self, report: Mapping[str, Any]) -> None:
+        self._updates += report["updates"]
+        self._totals += torch.tensor(report["totals"], dtype=torch.float64)
+        self._episodes += [Episode(*episode) for episode in report["episodes"]]
+
+    def episodes(self) -> list[Episode]:
+        """Finished since the last call."""
+        found, self._episodes = self._episodes, []
+        return found
+
+    def statistics(self) -> dict[str, float]:
+        """Means over the updates since the last call."""
+        totals = (self._totals / max(1, self._updates)).tolist()
+        self._totals.zero_()
+        self._updates = 0
+        return dict(zip(STATISTICS, totals, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training starts from: the shared parameters and statistics as they were when they were read,
+        while the workers went on."""
+        self.flat.values.copy_(self._shared.values)
+        state = {"agent": self.agent.state_dict(), "squares": self._shared.squares, "steps": self.steps}
+        return {**state, "part": self.part, "totals": self._totals, "updates": self._updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume."""
+        self.agent.load_state_dict(state["agent"])
+        self._shared.values.copy_(self.flat.values)
+        self._shared.squares.copy_(state["squares"])
+        self._shared.steps.zero_()
+        self._shared.steps[0] = state["steps"]
+        self.part = state["part"] + 1
+        self._totals.copy_(state["totals"])
+        self._updates = state["updates"]
+
+    def close(self) -> None:
+        """Free the shared memory."""
+        self._file.close()

@@ -1,0 +1,133 @@
+"""The experiment: records, kill and resume, reports, and an episode as a GIF."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("gymnasium")
+from neurocoder.lab.cli import main
+from neurocoder.lab.experiments import EXPERIMENTS
+from neurocoder.lab.experiments.atari import Atari, load_agent
+from neurocoder.lab.experiments.atari_figure import band
+from neurocoder.lab.experiments.atari_sections import claim
+from neurocoder.lab.experiments.atari_variants import parse, variants
+from neurocoder.lab.report import paper_numbers
+from neurocoder.lab.rl import Settings, human_normalised
+from neurocoder.lab.rl.play import Options, play
+
+NAME = "atari" if "atari" in EXPERIMENTS else "neurocoder.lab.experiments.atari:Atari"
+CART = ["--environment", "CartPole-v1", "--environments", "2", "--width", "16", "--rollout", "10", "--episodes", "3"]
+
+
+def run(folder, *options, preset="smoke", variants="cartpole-plain"):
+    wish = ["run", NAME, "--preset", preset, "--variants", variants, "--output", str(folder), "--device", "cpu"]
+    return [*wish, *CART, "--frames", "400", *map(str, options)]
+
+
+def record(folder, variant="cartpole-plain"):
+    return json.loads((folder / "atari" / "smoke" / variant / "seed0.json").read_text())
+
+
+def test_variants_are_games_or_the_environment_asked_for():
+    assert list(variants(None))[:4] == ["seaquest-plain", "seaquest-hyper", "seaquest-neurocoder", "mspacman-plain"]
+    assert list(variants("ALE/Breakout-v5")) == ["breakout-plain", "breakout-hyper", "breakout-neurocoder"]
+    assert next(iter(variants("ALE/MontezumaRevenge-v5"))) == "montezuma-plain"
+    with pytest.raises(ValueError, match=r"variant must be GAME-HEAD, one of cartpole-plain, .*, got 'cartpole-moe'"):
+        parse("cartpole-moe", "CartPole-v1")
+    assert set(Atari().minutes) == set(Atari().presets) == set(Atari().seeds)
+
+
+def test_scores_are_normalised_and_the_paper_is_quoted():
+    assert human_normalised("ALE/Seaquest-v5", 68.4) == 0
+    assert human_normalised("ALE/MsPacman-v5", 6_951.6) == pytest.approx(100)
+    assert human_normalised("CartPole-v1", 500.0) is None
+    paper = paper_numbers()["atari"]
+    assert claim(paper, "seaquest", "plain") == "2,500 at 32M"
+    assert claim(paper, "montezuma", "neurocoder") == "1,500 to 3,000 at 300M"
+    assert claim(paper, "cartpole", "plain") is None
+
+
+def test_curves_of_seeds_that_log_at_other_steps_share_a_band():
+    runs = [np.array([[10.0, 1], [20, 2], [30, 3]]), np.array([[11.0, 3], [21, 3], [41, 3]])]
+    steps, mean, spread = band(runs)
+    assert steps.tolist() == [20, 30]
+    assert mean.tolist() == [2.5, 3.0]
+    assert spread.tolist() == pytest.approx([0.5**0.5, 0.0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["a2c", "a3c"])
+def test_a_run_makes_a_record_and_a_report(tmp_path, trainer, capsys):
+    assert main(run(tmp_path, "--steps", 400, "--trainer", trainer, "--workers", 1, "--log-every", 200)) == 0
+    found = record(tmp_path)
+    assert {"score", "score_low", "steps", "frames", "entropy", "gradient_norm"} <= set(found["metrics"])
+    assert found["metrics"]["steps"] >= 400
+    assert all(entry["steps_per_second"] > 0 for entry in found["history"])
+    assert found["observations"]["environments_seeded_at"] == [0]
+    assert len(found["observations"]["episodes"]) == 3
+    said = capsys.readouterr().out
+    assert "Scores after training" in said
+    assert (tmp_path / "report").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_killed_resumes(tmp_path, how, capsys):
+    wish = run(tmp_path, "--steps", 12_000, "--log-every", 200, "--checkpoint-seconds", 0)
+    process = subprocess.Popen([sys.executable, "-m", "neurocoder.lab", *wish], stdout=subprocess.DEVNULL)
+    path = tmp_path / "atari" / "smoke" / "cartpole-plain" / "seed0.checkpoint.safetensors"
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.send_signal(how)
+    assert process.wait() == (-how if how == signal.SIGKILL else 128 + how)
+    agent, variant, settings = load_agent(path)
+    assert (variant.game, settings.steps, agent.width) == ("cartpole", 12_000, 16)
+    wish = [*wish, "--resume"]
+    wish[wish.index("--checkpoint-seconds") + 1] = "60"
+    assert main(wish) == 0
+    found = record(tmp_path)
+    first, second = found["observations"]["environments_seeded_at"]
+    assert first == 0 < second < 12_000
+    steps = [entry["step"] for entry in found["history"][:-1]]
+    assert steps == list(range(200, 12_001, 200))  # neither lost nor doubled
+
+
+@pytest.mark.parametrize("head", ["plain", "neurocoder"])
+def test_a_kept_agent_plays(tmp_path, head, capsys):
+    wish = run(tmp_path, "--steps", 40, "--keep", tmp_path / "agents", variants=f"cartpole-{head}")
+    assert main(wish) == 0
+    agent, variant, settings = load_agent(tmp_path / "agents" / f"cartpole-{head}-seed0.checkpoint.safetensors")
+    target = tmp_path / "play.gif"
+    count = play(agent, variant.environment, settings, Options(target, frames=8))
+    with Image.open(target) as picture:
+        assert (picture.n_frames, picture.size) == (count, (820, 420))
+    with pytest.raises(ValueError, match=r"--target must end in \.gif, got play\.mp4"):
+        play(agent, variant.environment, settings, Options(tmp_path.__class__("play.mp4")))
+    os.unlink(target)
+
+
+def test_a_game_plays_in_colour_with_its_programs(tmp_path):
+    pytest.importorskip("ale_py")
+    from neurocoder.lab.rl import make_agent
+    from neurocoder.lab.rl.play import pictures
+
+    settings = Settings(width=16)
+    torch.manual_seed(0)
+    agent = make_agent((4, 84, 84), 18, "neurocoder", settings)
+    found = list(pictures(agent, "ALE/Seaquest-v5", settings, seed=0, most=40))
+    assert len(found) == 40
+    screen, panel = found[-1].crop((0, 0, 320, 420)), found[-1].crop((320, 0, 720, 420))
+    assert len(screen.getcolors(100_000)) > 8
+    assert any(len(set(colour)) > 1 for _, colour in screen.getcolors(100_000))
+    assert len(panel.getcolors(100_000)) > 20  # shades of attention
+    assert found[0].tobytes() != found[-1].tobytes()
