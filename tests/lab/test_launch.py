@@ -140,7 +140,8 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_cluster_makes_the_same_records_although_a_worker_is_killed(tmp_path):
+def test_a_cluster_makes_the_same_records_although_a_worker_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEUROCODER_DATA", str(tmp_path))  # the command sets it for good
     wish = ("--variants", "broken,mortal,program", "--seeds", 0, "--data-root", tmp_path, "--checkpoint-seconds", 0)
     process = command("run", "lines:Lines", *wish, "--cluster", "local", "--output", tmp_path)
     said, complaints = process.communicate(timeout=300)

@@ -15,13 +15,13 @@ from ..version import __version__
 NEEDED = ("tyro", "rich", "matplotlib", "scipy", "lightning_fabric")
 
 
-def _lab(name: str) -> Callable[[Sequence[str]], int]:
-    """A command of `command.py`, which is imported only when it is called."""
+def _lab(name: str, *first: str) -> Callable[[Sequence[str]], int]:
+    """A function of `command.py`, which is imported only when it is called."""
 
     def call(arguments: Sequence[str]) -> int:
         from . import command
 
-        return cast(int, getattr(command, name)(arguments))
+        return cast(int, getattr(command, name)(*first, arguments))
 
     return call
 
@@ -34,13 +34,13 @@ def _bench(arguments: Sequence[str]) -> int:
 
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "run": (_lab("run"), "train an experiment: all its variants and seeds, or some"),
-    "report": (_lab("report"), "build tables and figures from the records, next to the paper's"),
-    "export": (_lab("export"), "write all records as one CSV file, a row per run"),
-    "pack": (_lab("pack"), "gather records into one file per experiment and preset"),
+    "report": (_lab("forward", "report"), "build tables and figures from the records, next to the paper's"),
+    "export": (_lab("forward", "export"), "write all records as one CSV file, a row per run"),
+    "pack": (_lab("forward", "pack"), "gather records into one file per experiment and preset"),
     "list": (_lab("table"), "list the experiments and presets"),
-    "play": (_lab("play"), "draw an episode of an agent as a GIF, with the programs it attends to"),
+    "play": (_lab("forward", "rl.play"), "draw an episode of an agent as a GIF, with the programs it attends to"),
     "bench": (_bench, "benchmark program layers against plain ones"),
-    "demo": (_lab("demo"), "a two-minute demo on MNIST"),
+    "demo": (_lab("forward", "demo"), "a two-minute demo on MNIST"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import io
 import os
 import re
@@ -12,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import torch
 import tyro
@@ -46,6 +48,7 @@ MOST_NAMED = 40
 MOST_SEEDS = 10_000
 """In one range, which is held in memory."""
 
+_note = partial(print, file=sys.stderr, flush=True)
 PARTS = ("name", "title", "Config", "presets", "seeds")
 """What an experiment must have, besides its methods."""
 
@@ -320,10 +323,6 @@ def _pending(units: Sequence[Unit], setup: Setup, fabric: Fabric | None) -> list
     return found
 
 
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 @dataclasses.dataclass(frozen=True)
 class ListOptions:
     """No options."""
@@ -340,7 +339,7 @@ def table(arguments: Sequence[str]) -> int:
         for preset, config in experiment.presets.items():
             variants = choose(experiment.variants(config), experiment.selections.get(preset, "*"))
             seeds = experiment.seeds[preset]
-            times = (f"{_rounded(number)} min" for number in experiment.minutes[preset])
+            times = (f"{minutes:,.0f} min" for minutes in experiment.minutes[preset])
             counts = str(len(variants)), format_seeds(seeds), str(len(variants) * len(seeds))
             rows.add_row(name, preset, *counts, *times)
         rows.add_section()
@@ -353,58 +352,7 @@ def table(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _rounded(minutes: float) -> str:
-    return f"{minutes:,.0f}" if minutes >= 1 else f"{minutes:.1f}"
-
-
-def report(arguments: Sequence[str]) -> int:
-    """`neurocoder report`; returns the exit status."""
-    from . import report as reports
-
-    about = "Build tables and figures from the records, next to the paper's numbers."
-    return reports.main(parse(reports.Options, arguments, "report", about)) or 0
-
-
-def export(arguments: Sequence[str]) -> int:
-    """`neurocoder export`; returns the exit status."""
-    from . import export as exports
-
-    about = "Write one row per run, over all experiments, to a CSV file: neurocoder export runs.csv"
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
-        raise ValueError("file must be given first: neurocoder export runs.csv")
-    if arguments[0] in ("-h", "--help"):
-        parse(exports.Options, arguments, "export", about)
-    return exports.main(Path(arguments[0]), parse(exports.Options, arguments[1:], "export", about))
-
-
-def pack(arguments: Sequence[str]) -> int:
-    """`neurocoder pack`; returns the exit status."""
-    from . import pack as packing
-
-    about = "Gather records into one compressed file per experiment and preset."
-    return packing.main(parse(packing.Options, arguments, "pack", about))
-
-
-def demo(arguments: Sequence[str]) -> int:
-    """`neurocoder demo`; returns the exit status."""
-    from . import demo as demonstration
-
-    about = "Neurocoders on MNIST against a linear classifier with at least as many parameters."
-    return demonstration.main(parse(demonstration.Options, arguments, "demo", about))
-
-
-def play(arguments: Sequence[str]) -> int:
-    """`neurocoder play`; returns the exit status."""
-    from .experiments.atari import load_agent
-    from .rl import play as playing
-
-    about = "Draw an episode of a checkpoint's agent: neurocoder play CHECKPOINT.safetensors"
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
-        raise ValueError("checkpoint must be given first: neurocoder play CHECKPOINT.safetensors")
-    if arguments[0] in ("-h", "--help"):
-        parse(playing.Options, arguments, "play", about)
-    chosen = parse(playing.Options, arguments[1:], "play", about)
-    agent, variant, settings = load_agent(Path(arguments[0]))
-    count = playing.play(agent, variant.environment, settings, chosen)
-    print(f"{count} pictures in {chosen.target}")
-    return 0
+def forward(name: str, arguments: Sequence[str]) -> int:
+    """`neurocoder report`, `export`, `pack`, `play` and `demo`, each a module with `Options` and `main`."""
+    module = importlib.import_module(f".{name}", __package__)
+    return cast(int, module.main(parse(module.Options, arguments, name.rpartition(".")[2], module.Options.__doc__)))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from numbers import Real
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -40,13 +40,6 @@ class Interrupted(Exception):
         self.signal = signal
 
 
-class Restorable(Protocol):
-    """A module, an optimiser, or anything like them."""
-
-    def load_state_dict(self, state: Any, /) -> Any:
-        """Take over a saved state."""
-
-
 @dataclass
 class Guard:
     """What may stop, save or watch a running run."""
@@ -75,15 +68,8 @@ class Seed:
 class Context:
     """One run of an experiment, or one for each of several seeds that are trained as one stacked model.
 
-    `run(context)` trains as it likes. It logs metrics, and saves its state when `should_save` says so:
-
-        saved = context.restore(model=model, optimiser=optimiser)
-        for step in range(saved["step"] if saved else 0, steps):
-            ...
-            context.progress(step + 1, steps, loss=loss)
-            if context.should_save:
-                context.save(step=step + 1, model=model, optimiser=optimiser)
-        context.log(steps, error=error)
+    `run(context)` trains as it likes. It logs metrics, saves its state when `should_save` says so, and starts from
+    `restored`; docs/lab.md has complete examples.
     """
 
     def __init__(
@@ -141,7 +127,7 @@ class Context:
             _set_generators(generators, self.device)
         return state
 
-    def restore(self, **objects: Restorable) -> dict[str, Any] | None:
+    def restore(self, **objects: Any) -> dict[str, Any] | None:
         """Load what was saved under these names into modules, optimisers and the like; returns all that was saved, or
         None at the start of a run."""
         state = self.restored

@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from . import store
 from .files import replacing
@@ -24,8 +26,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Options:
-    """Write one row per run, over all experiments, to a CSV file."""
+    """Write one row per run, over all experiments, to a CSV file: neurocoder export runs.csv"""
 
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The CSV file to write."""
     output: Path = Path("results")
     """Folder of the records, searched with all its subfolders."""
 
@@ -59,13 +63,13 @@ def write(found: Iterable[dict[str, Any]], target: Path) -> None:
         table.writerows(found)
 
 
-def main(target: Path, options: Options) -> int:
+def main(options: Options) -> int:
     """`neurocoder export`; returns the exit status."""
     if not options.output.is_dir():
         raise ValueError(f"--output must be a folder with records, got {options.output}")
     found = rows(options.output)
     if not found:
         raise ValueError(f"no records under {options.output}: make some with `neurocoder run`")
-    write(found, target)
-    print(f"Wrote {target}: {len(found)} runs of {len({entry['experiment'] for entry in found})} experiments.")
+    write(found, options.file)
+    print(f"Wrote {options.file}: {len(found)} runs of {len({entry['experiment'] for entry in found})} experiments.")
     return 0

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -43,9 +43,7 @@ class Signals:
             self._before = {kind: signal.signal(kind, self._note) for kind in self._kinds}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -232,10 +230,11 @@ def connect(address: str) -> bool:
     variables["NEUROCODER_COMMIT"] = environment.commit()
     settings: Any = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": variables}}
     failure: list[Exception] = [TimeoutError(f"no answer for {RAY_TIMEOUT:.0f} s")]
+    here = address in ("auto", "local")
 
     def join() -> None:
         try:
-            if address not in ("auto", "local"):
+            if not here:
                 host, _, port = address.removeprefix("ray://").rpartition(":")
                 socket.create_connection((host, int(port)), 10).close()
             ray.init(None if address == "auto" else address, **settings)
@@ -243,7 +242,7 @@ def connect(address: str) -> bool:
         except Exception as error:
             failure[0] = error
 
-    if address in ("auto", "local"):
+    if here:
         join()  # in this thread: what it starts ends with the thread
     else:
         thread = threading.Thread(target=join, daemon=True)  # ray itself would retry for minutes

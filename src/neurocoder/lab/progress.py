@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -30,6 +29,8 @@ class Display:
 
     live = False
     """Whether it shows progress within a run."""
+    mute = False
+    """Whether another process of the same run prints."""
 
     def __init__(self, total: int, skipped: int) -> None:
         self.total, self.skipped, self.finished, self.others = total, skipped, 0, 0
@@ -40,14 +41,13 @@ class Display:
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
     def line(self, text: str) -> None:
         """Print a line."""
-        print(text, flush=True)
+        if not self.mute:
+            print(text, flush=True)
 
     def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
         """A unit has reached this step; `shown` is text to show beside it."""
@@ -119,9 +119,7 @@ class Bars(Display):
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for row in (*self._rows.values(), self._sweep):
             self._bars.remove_task(row)
         self._bars.stop()
@@ -161,15 +159,8 @@ class Bars(Display):
         self._bars.update(self._sweep, completed=completed, count=f"{self._ended}/{self.total}")
 
 
-class Mute(Display):
-    """Silent: another process of the same run prints."""
-
-    def line(self, text: str) -> None:
-        pass
-
-
 def display(total: int, skipped: int, first: bool = True) -> Display:
     """The display that suits the output; only the first of several processes prints."""
-    if not first:
-        return Mute(total, skipped)
-    return Bars(total, skipped) if sys.stdout.isatty() else Display(total, skipped)
+    found = Bars(total, skipped) if first and sys.stdout.isatty() else Display(total, skipped)
+    found.mute = not first
+    return found

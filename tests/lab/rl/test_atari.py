@@ -108,11 +108,11 @@ def test_a_kept_agent_plays(tmp_path, head, capsys):
     assert main(wish) == 0
     agent, variant, settings = load_agent(tmp_path / "agents" / f"cartpole-{head}-seed0.checkpoint.safetensors")
     target = tmp_path / "play.gif"
-    count = play(agent, variant.environment, settings, Options(target, frames=8))
+    count = play(agent, variant.environment, settings, Options(tmp_path, target, frames=8))
     with Image.open(target) as picture:
         assert (picture.n_frames, picture.size) == (count, (820, 420))
     with pytest.raises(ValueError, match=r"--target must end in \.gif, got play\.mp4"):
-        play(agent, variant.environment, settings, Options(tmp_path.__class__("play.mp4")))
+        play(agent, variant.environment, settings, Options(tmp_path, tmp_path.__class__("play.mp4")))
     os.unlink(target)
 
 

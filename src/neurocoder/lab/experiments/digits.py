@@ -132,18 +132,8 @@ class Digits(TaskExperiment):
         "paper": DigitsConfig(epochs=20, batch=32, optimiser="sgd", learning_rate=0.02, decay="none"),
         "smoke": DigitsConfig(epochs=1, batch=32, train_images=4_000),
     }
-    seeds: ClassVar[Mapping[str, Sequence[int]]] = {
-        "quick": range(3),
-        "best": range(5),
-        "paper": range(5),
-        "smoke": range(1),
-    }
-    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "quick": (3, 1),
-        "best": (120, 3),
-        "paper": (150, 3),
-        "smoke": (1, 1),
-    }
+    seeds: ClassVar = {"quick": range(3), "best": range(5), "paper": range(5), "smoke": range(1)}
+    minutes: ClassVar = {"quick": (3, 1), "best": (120, 3), "paper": (150, 3), "smoke": (1, 1)}
     selections: ClassVar[Mapping[str, str]] = {"quick": "linear,mlp,P10-H4-J1,P10-H4-J5"}
 
     def variants(self, config: DigitsConfig) -> list[str]:

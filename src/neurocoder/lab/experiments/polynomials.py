@@ -126,18 +126,8 @@ class Polynomials(TaskExperiment):
             iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
         ),
     }
-    seeds: ClassVar[Mapping[str, Sequence[int]]] = {
-        "quick": range(1),
-        "best": range(5),
-        "paper": range(5),
-        "smoke": range(1),
-    }
-    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "quick": (3, 1),
-        "best": (1_000, 5),
-        "paper": (1_000, 5),
-        "smoke": (1, 1),
-    }
+    seeds: ClassVar = {"quick": range(1), "best": range(5), "paper": range(5), "smoke": range(1)}
+    minutes: ClassVar = {"quick": (3, 1), "best": (1_000, 5), "paper": (1_000, 5), "smoke": (1, 1)}
     selections: ClassVar[Mapping[str, str]] = {"quick": "gru,hyper,single-3,multi"}
 
     def variants(self, config: PolynomialsConfig) -> list[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import tyro
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
@@ -28,6 +29,8 @@ Picture = NDArray[np.uint8]
 class Options:
     """Play an episode of a checkpoint's agent and draw it, with the programs that its heads attend to."""
 
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """A checkpoint of a run, or an agent that `--keep` has kept."""
     target: Path = Path("play.gif")
     """The GIF to write."""
     seed: int = 0
@@ -143,3 +146,13 @@ def play(agent: Agent, name: str, settings: Settings, options: Options) -> int:
     with replacing(options.target) as temporary:
         found[0].save(temporary, "GIF", save_all=True, append_images=found[1:], duration=66, loop=0)
     return len(found)
+
+
+def main(options: Options) -> int:
+    """`neurocoder play`; returns the exit status."""
+    from ..experiments.atari import load_agent
+
+    agent, variant, settings = load_agent(options.checkpoint)
+    count = play(agent, variant.environment, settings, options)
+    print(f"{count} pictures in {options.target}")
+    return 0
