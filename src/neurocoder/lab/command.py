@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -48,7 +47,6 @@ MOST_NAMED = 40
 MOST_SEEDS = 10_000
 """In one range, which is held in memory."""
 
-_note = partial(print, file=sys.stderr, flush=True)
 PARTS = ("name", "title", "Config", "presets", "seeds")
 """What an experiment must have, besides its methods."""
 
@@ -321,6 +319,10 @@ def _pending(units: Sequence[Unit], setup: Setup, fabric: Fabric | None) -> list
     if isinstance(found, Refused):
         raise found
     return found
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
