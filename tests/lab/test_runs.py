@@ -252,6 +252,8 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
     Checkpoint({}, [], 0.0, [], alike).write(path)
     found = Checkpoint.read(path).state
     assert [found["a.b"], found["a"]["b"], found["n"][1], found["n"]["1"]] == [0, 1, 0, 1]
+    with pytest.raises(ValueError, match=r"the keys of state.c must be strings or integers, got \(\)"):
+        Checkpoint({}, [], 0.0, [], {"c": {(): 1}}).write(path)
     with pytest.raises(ValueError, match=r"state.b must be made of tensors, .* got set"):
         Checkpoint({}, [], 0.0, [], {"b": {1}}).write(path)
     path.write_bytes(b"")

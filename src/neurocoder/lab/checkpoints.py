@@ -93,8 +93,8 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if hasattr(value, "state_dict"):
         value = value.state_dict()
     if isinstance(value, Mapping):
-        if bad := next((key for key in value if not isinstance(key, str | int)), None):
-            raise ValueError(f"the keys of {name} must be strings or integers, got {bad!r}")
+        if bad := [key for key in value if not isinstance(key, str | int)]:
+            raise ValueError(f"the keys of {name} must be strings or integers, got {bad[0]!r}")
         return {"items": [[key, _encode(entry, f"{name}.{key}", tensors)] for key, entry in value.items()]}
     if isinstance(value, list | tuple):
         kind = "tuple" if isinstance(value, tuple) else "list"

@@ -1,4 +1,4 @@
-"""`neurocoder run`, `list`, `report`, `export`, `pack` and `play`: they parse the command line and call the rest."""
+"""The commands of the lab: they parse the command line and call the rest."""
 
 from __future__ import annotations
 
