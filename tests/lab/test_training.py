@@ -268,3 +268,9 @@ def test_stacked_seeds_refuse_a_loss_with_tensors_of_its_own():
         task.loss = lambda model, batch, anchor=anchor: (model.weight - anchor).square().sum()
     with pytest.raises(TrainingError, match="loss holds tensors"):
         Stacked(tasks, fabric)
+
+
+def test_the_place_of_torchs_generators_is_not_overwritten():
+    context = Context(None, "linear", (0,), Setup(output=None).fabric())
+    with pytest.raises(ValueError, match="save must not be given 'generators'"):
+        context.save(generators=1)

@@ -158,6 +158,8 @@ class Context:
     def save(self, **state: Any) -> None:
         """Write a checkpoint: tensors, numbers, strings, nested lists and dicts, and what has a `state_dict`. Torch's
         random generators are added. If the run was asked to stop, this ends it by an exception."""
+        if "generators" in state:
+            raise ValueError("save must not be given 'generators', where torch's random generators are kept")
         if self._guard.save is not None and self.fabric.is_global_zero:
             runs = [asdict(run) for run in self.runs.values()]
             state = {**state, "generators": _generators(self.device)}
