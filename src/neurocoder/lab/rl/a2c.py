@@ -11,12 +11,11 @@ import torch
 
 from .agent import Agent
 from .capture import Captured
-from .environments import Episode, for_training
+from .environments import for_training
 from .flat import Flat, rmsprop
+from .reports import STATISTICS, Reports
 from .rollout import Autocast, Rollout, difference
 from .settings import Settings
-
-STATISTICS = ("loss", "entropy", "value_error", "gradient_norm")
 
 
 def part_seed(seed: int, part: int, place: int) -> int:
@@ -24,7 +23,7 @@ def part_seed(seed: int, part: int, place: int) -> int:
     return (seed * 1_000_003 + part * 10_007 + place * 100_003) % 2**31
 
 
-class A2C:
+class A2C(Reports):
     """Trains an agent, which is already on its device.
 
     Steps are counted over all environments, those that only start an episode among them. With two groups, the device
@@ -62,7 +61,7 @@ class A2C:
         ]
         device = self.flat.values.device
         self._learn = [Captured(partial(self._update, rollout), device, capture) for rollout in self.rollouts]
-        self._episodes: list[Episode] = []
+        self._episodes = []
 
     def train(self, after: Callable[[A2C], None]) -> None:
         """Train to the end; `after` is called after each update, and may raise to stop."""
@@ -88,18 +87,6 @@ class A2C:
         rmsprop(self.flat.values, self.squares, self.flat.gradient, self._rate, settings.alpha, settings.epsilon)
         self._totals.add_(torch.stack((*terms, norm)))
         rollout.turn()
-
-    def episodes(self) -> list[Episode]:
-        """Finished since the last call."""
-        found, self._episodes = self._episodes, []
-        return found
-
-    def statistics(self) -> dict[str, float]:
-        """Means over the updates since the last call; waits for the device."""
-        totals = (self._totals / max(1, self._updates)).tolist()
-        self._totals.zero_()
-        self._updates = 0
-        return dict(zip(STATISTICS, totals, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training starts from; its environments start new episodes, with other seeds."""

@@ -16,10 +16,11 @@ from typing import IO, Any
 import torch
 
 from ..context import TrainingError
-from .a2c import STATISTICS, part_seed
+from .a2c import part_seed
 from .agent import Agent
 from .environments import Episode
 from .flat import Flat
+from .reports import STATISTICS, Reports
 from .settings import Settings
 from .worker import Shared
 
@@ -29,7 +30,7 @@ STOP_TIMEOUT = 5.0
 """Seconds that workers have to exit when they are asked to."""
 
 
-class A3C:
+class A3C(Reports):
     """Trains an agent on the CPU; the interface is that of `A2C`.
 
     Parameters, RMSProp's statistics and step counts lie in the memory of a file without a name, which the workers
@@ -48,7 +49,7 @@ class A3C:
         entries, dtype = len(self.flat.values), self.flat.values.dtype
         self._shared = Shared.map(self._file.fileno(), entries, settings.workers, dtype)
         self._shared.values.copy_(self.flat.values)
-        self._episodes: list[Episode] = []
+        self._episodes = []
         self._totals, self._updates = torch.zeros(len(STATISTICS), dtype=torch.float64), 0
 
     @property
@@ -117,18 +118,6 @@ class A3C:
         self._updates += report["updates"]
         self._totals += torch.tensor(report["totals"], dtype=torch.float64)
         self._episodes += [Episode(*episode) for episode in report["episodes"]]
-
-    def episodes(self) -> list[Episode]:
-        """Finished since the last call."""
-        found, self._episodes = self._episodes, []
-        return found
-
-    def statistics(self) -> dict[str, float]:
-        """Means over the updates since the last call."""
-        totals = (self._totals / max(1, self._updates)).tolist()
-        self._totals.zero_()
-        self._updates = 0
-        return dict(zip(STATISTICS, totals, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training starts from: the shared parameters and statistics as they were when they were read,
