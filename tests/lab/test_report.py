@@ -451,4 +451,4 @@ def test_the_papers_numbers():
     assert paper["split"]["mnist"]["domain"]["online_ewc"]["neurocoder"] == [73.97, 1.5]
     assert paper["split"]["hyperparameters"]["mnist"]["orthogonality"] == 10
     assert paper["atari"]["hard"]["neurocoder"] == [1500, 3000]
-    assert paper["split"]["cifar10"]["original"] == 55
+    assert paper["split"]["cifar10"]["task"]["adam"] == {"mlp": [55.0], "neurocoder": [70.0]}

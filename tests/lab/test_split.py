@@ -9,14 +9,13 @@ import torch
 from lines import command
 
 import neurocoder as nc
-from neurocoder.lab import continual as cl
 from neurocoder.lab.checkpoints import Checkpoint
 from neurocoder.lab.cli import main
 from neurocoder.lab.data import mnist
 from neurocoder.lab.experiments.split import Split, SplitConfig, results
 from neurocoder.lab.experiments.split_data import tasks_of
 from neurocoder.lab.experiments.split_methods import make_method, make_optimiser
-from neurocoder.lab.experiments.split_models import Growing, build_model
+from neurocoder.lab.experiments.split_models import build_model
 from neurocoder.lab.experiments.split_variants import parse, variants
 
 CPU = torch.device("cpu")
@@ -100,25 +99,6 @@ def test_coefficients_are_those_of_the_benchmark_times_the_strength():
 def test_models_have_the_sizes_of_the_benchmark(model, heads, total):
     built = build_model(model, 1024, 2, heads, SplitConfig())
     assert nc.count_parameters(built)["total"] == total
-
-
-def test_a_growing_layer_writes_slots_and_learns_two_tasks(tmp_path):
-    words = ["run", "split", "--preset", "smoke", "--samples", "512", "--variants", "mnist-domain-adagrad-growing"]
-    assert main([*words, "--output", str(tmp_path)]) == 0
-    found = record(tmp_path, "mnist-domain-adagrad-growing")
-    assert found["metrics"]["learned"] > 65
-    assert found["model"]["heads.0"]["rank"] == 4
-    assert 60 < found["metrics"]["nearest_key"] <= 100
-
-
-def test_nearest_keys_by_hand():
-    x = torch.eye(4)
-    model = Growing(4, 2, None, nc.GrowingConfig(slots=8, residual=False))
-    memory = model.heads[0].memory
-    memory.keys[:3] = x[:3]
-    memory.written.fill_(3)
-    train, test = (x, torch.tensor([0, 1, 0, 1])), (3 * x[:3], torch.tensor([0, 1, 1]))
-    assert model.nearest_keys([cl.Task(train, test)]) == pytest.approx(200 / 3)  # the keys have labels 0, 1, 0
 
 
 def test_the_presets_recode_what_they_say():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -24,9 +24,13 @@ from ..sections import Section
 from . import split_sections
 from .experiment import Experiment
 from .split_data import tasks_of
+from .split_growing import Growing, View, nearest_keys, slot_map
 from .split_methods import make_method, make_optimiser
-from .split_models import Growing, build_model
+from .split_models import build_growing, build_model
 from .split_variants import parse, variants
+
+VIEWS: dict[str, View] = {"mnist": "blurred", "permuted": "pixels"}
+"""What the keys of growing models are made of, by data set; else features."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,16 @@ class SplitConfig:
     """Weight of the orthogonal loss, a."""
     hidden: int = 32
     """Size of the composition networks' LSTM; the paper does not give it."""
+    slots: int | None = None
+    """Growing models: slots of all heads together; None: the model's own number, as for the next two."""
+    rank: int | None = None
+    """Growing models: rank of each slot's program."""
+    key_dim: int | None = None
+    """Growing models: numbers in a key: pixels of a smaller image, or a fixed random projection of features."""
+    writes: int = 1
+    """Growing models: slots that one step may write."""
+    max_similarity: float | None = None
+    """Growing models: an input becomes a new key if its cosine to every key is below this; None: the model's own."""
     size: int = 32
     """Split CIFAR: pixels to a side of the images that the ResNet sees, 32 or, resized, 224."""
     validation: bool = False
@@ -58,14 +72,21 @@ class SplitConfig:
     """Train on only this many samples of each task, and evaluate on as many; None: all."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "hidden", "size", "samples"):
+        for name in ("epochs", "batch", "hidden", "size", "samples", "slots", "rank", "key_dim", "writes"):
             value = getattr(self, name)
-            if not (name == "samples" and value is None) and (type(value) is not int or value < 1):
+            optional = name in ("samples", "slots", "rank", "key_dim")
+            if not (optional and value is None) and (type(value) is not int or value < 1):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
         for name in ("rate", "strength", "orthogonality"):
             value = getattr(self, name)
             if not (name == "strength" and value is None) and not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+        if self.max_similarity is not None and not -1 < self.max_similarity <= 1:
+            raise ValueError(f"max_similarity must be above -1 and at most 1, got {self.max_similarity!r}")
+
+
+BEST = SplitConfig(rate=0.1, strength=None, recode="trunk", residual=True, orthogonality=0.1)
+FEATURES = "cifar*-task-adam-mlp,cifar*-task-si-mlp,cifar*-task-*-neurocoder*,cifar*-adagrad-growing"
 
 
 class Split(Experiment):
@@ -78,26 +99,38 @@ class Split(Experiment):
     loops: ClassVar[Sequence[str]] = ("plain", "graph")
     presets: ClassVar[Mapping[str, SplitConfig]] = {
         "quick": SplitConfig(),
-        "best": SplitConfig(rate=0.1, strength=None, recode="trunk", residual=True, orthogonality=0.1),
+        "best": BEST,
+        "best-224": replace(BEST, size=224),
         "paper": SplitConfig(),
+        "paper-224": SplitConfig(size=224),
+        "stream": SplitConfig(epochs=1),
         "smoke": SplitConfig(epochs=1, samples=128),
     }
     seeds: ClassVar[Mapping[str, Sequence[int]]] = {
         "quick": range(1),
         "best": range(10),
+        "best-224": range(10),
         "paper": range(10),
+        "paper-224": range(10),
+        "stream": range(10),
         "smoke": range(1),
     }
     selections: ClassVar[Mapping[str, str]] = {
         "quick": "mnist-domain-adam-mlp,mnist-domain-adam-neurocoder,mnist-task-adam-mlp,mnist-task-adam-neurocoder",
         "best": "mnist-*",
+        "best-224": FEATURES,
         "paper": "mnist-*",
+        "paper-224": FEATURES,
+        "stream": "mnist-*-adagrad-mlp,mnist-*-adagrad-growing",
         "smoke": "mnist-domain-*-mlp,mnist-class-lwf-mlp,mnist-task-ewc-neurocoder",
     }
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
         "quick": (3, 1),
         "best": (2_000, 10),
+        "best-224": (200, 3),
         "paper": (2_000, 10),
+        "paper-224": (200, 3),
+        "stream": (20, 2),
         "smoke": (1, 1),
     }
 
@@ -116,20 +149,26 @@ class Split(Experiment):
             progress=context.progress,
         )
         inputs, outputs = tasks[0].train[0].shape[1], variant.outputs
-        if variant.model == "growing" and variant.scenario == "class":
+        grows = variant.model.startswith("growing")
+        if grows and variant.scenario == "class":
             every = tuple(range(outputs))
             tasks = [cl.Task(task.train, task.test, task.head, every, task.width) for task in tasks]
-        sizes = {} if variant.dataset == "mnist" else {"width": 512, "slots": 100}
+        sizes = {"width": 512, "slots": 100} if variant.dataset in ("cifar10", "cifar100") else {}
+        view = VIEWS.get(variant.dataset, "features")
         heads = len(tasks) if variant.scenario == "task" else None
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(context.seed)
-            model = build_model(variant.model, inputs, outputs, heads, config, **sizes).to(context.device)
+            if grows:
+                model: nn.Module = build_growing(variant.model, inputs, outputs, heads, config, view)
+            else:
+                model = build_model(variant.model, inputs, outputs, heads, config, **sizes)
+        model.to(context.device)
         context.describe(model)
         method, coefficient = make_method(variant, config.strength)
 
         def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
             made = make_optimiser(variant.method, parameters, config.rate)
-            if variant.model == "growing":
+            if grows:
                 nc.grow(model, made)
             return made
 
@@ -162,11 +201,13 @@ class Split(Experiment):
             if trainer.task == len(tasks):
                 now |= results(trainer.matrix, untrained)
                 if isinstance(model, Growing):
-                    now["nearest_key"] = model.nearest_keys(tasks)
+                    now["nearest_key"] = nearest_keys(model, tasks)
             context.log(trainer.task, **now)
         matrix = [[round(value, 4) for value in row] for row in trainer.matrix.tolist()]
         context.observe({"matrix": matrix, "untrained": untrained, "coefficient": coefficient})
         context.observe({"usage": usage(model, tasks)})
+        if isinstance(model, Growing):
+            context.observe({"slot_map": slot_map(model, tasks, steps)})
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return split_sections.sections(records, paper)

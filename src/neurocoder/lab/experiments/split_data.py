@@ -60,7 +60,7 @@ def tasks_of(
     """
     count, classes_each = DATASETS[variant.dataset]
     classes = [tuple(range(first, first + classes_each)) for first in range(0, count * classes_each, classes_each)]
-    if variant.dataset == "mnist":
+    if variant.dataset in ("mnist", "permuted"):
         x, y = _digits(True, device, mnist.folder())
     else:
         x, y = features.features(variant.dataset, True, size, backbone(), device, progress)
@@ -70,15 +70,32 @@ def tasks_of(
     if validation:
         held_out = torch.arange(len(y), device=device) % HELD_OUT == 0
         (x, y), test = (x[~held_out], y[~held_out]), (x[held_out], y[held_out])
-    elif variant.dataset == "mnist":
+    elif variant.dataset in ("mnist", "permuted"):
         test = _digits(False, device, mnist.folder())
-    tasks = cl.split((x, y), test, classes, variant.scenario)
+    if variant.dataset == "permuted":
+        tasks = permuted((x, y), test, count, variant.scenario)
+    else:
+        tasks = cl.split((x, y), test, classes, variant.scenario)
     if samples is None:
         return tasks
     return [
         cl.Task(_first(task.train, samples), _first(task.test, samples), task.head, task.classes, task.width)
         for task in tasks
     ]
+
+
+def permuted(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], count: int, scenario: str) -> list[cl.Task]:
+    """Tasks of all ten digits, each with its own fixed order of the pixels; the first keeps the images as they are."""
+    tasks = []
+    for index in range(count):
+        generator = torch.Generator().manual_seed(index)
+        order = torch.randperm(train[0].shape[1], generator=generator) if index else torch.arange(train[0].shape[1])
+        order = order.to(train[0].device)
+        first, width = (10 * index, 10 * count) if scenario == "class" else (0, 10)
+        own, held_out = ((x[:, order], y + first) for x, y in (train, test))
+        head = index if scenario == "task" else None
+        tasks.append(cl.Task(own, held_out, head, tuple(range(first, first + 10)), width))
+    return tasks
 
 
 def _first(data: tuple[Tensor, Tensor], samples: int) -> tuple[Tensor, Tensor]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, normalize
 
 import neurocoder as nc
 
-from .. import continual as cl
-
-ROWS = 4096
-"""Inputs that are compared with all keys at once."""
+from .split_growing import SIZES, Growing, View
 
 
 class Settings(Protocol):
@@ -28,6 +22,16 @@ class Settings(Protocol):
     def orthogonality(self) -> float: ...
     @property
     def hidden(self) -> int: ...
+    @property
+    def slots(self) -> int | None: ...
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def key_dim(self) -> int | None: ...
+    @property
+    def writes(self) -> int: ...
+    @property
+    def max_similarity(self) -> float | None: ...
 
 
 class MultiHead(nn.Module):
@@ -43,68 +47,40 @@ class MultiHead(nn.Module):
         return self.heads[head or 0](self.trunk(x))
 
 
-class Growing(nn.Module):
-    """One growing layer from the inputs to the classes, for each head; keys are of the same input, seen more coarsely.
+SIMILARITY: dict[tuple[str, View], float] = {
+    ("growing", "blurred"): 0.85,
+    ("growing-small", "blurred"): 0.75,
+    ("growing", "pixels"): 0.5,
+    ("growing-small", "pixels"): 0.5,
+    ("growing", "features"): 0.6,
+    ("growing-small", "features"): 0.6,
+}
+"""An input becomes a new key if its cosine to every key is below this."""
 
-    Images of 32 x 32 pixels are blurred and centred; features are taken as they are.
-    """
 
-    def __init__(self, inputs: int, outputs: int, heads: int | None, config: nc.GrowingConfig) -> None:
-        super().__init__()
-        layers = (nc.GrowingLinear(inputs, outputs, False, config, control_dim=inputs) for _ in range(heads or 1))
-        self.heads = nn.ModuleList(layers)
-
-    def control(self, x: Tensor) -> Tensor:
-        """What keys are made of: (N, inputs) -> (N, inputs)"""
-        if x.shape[1] != 1024:
-            return x
-        blurred = x.view(-1, 1, 32, 32)
-        for _ in range(2):
-            blurred = avg_pool2d(blurred, 3, 1, 1)
-        z = blurred.flatten(1)
-        return z - z.mean(1, keepdim=True)
-
-    def forward(self, x: Tensor, head: int | None = None) -> Tensor:
-        """(N, inputs) -> (N, outputs)"""
-        return self.heads[head or 0](x, control=self.control(x))
-
-    @torch.no_grad()
-    def nearest_keys(self, tasks: Sequence[cl.Task]) -> float:
-        """The average accuracy over the tasks, in percent, if each input has the label of its nearest key (1-NN). A key
-        is of a training input, so it has a label."""
-        accuracies = []
-        for head in dict.fromkeys(task.head for task in tasks):
-            own, layer = [task for task in tasks if task.head == head], self.heads[head or 0]
-            assert isinstance(layer, nc.GrowingLinear)
-            memory = layer.memory
-            best = torch.full((int(memory.written),), -2.0, device=memory.keys.device)
-            labels = torch.zeros_like(best, dtype=torch.int64)
-            keys = memory.keys[: len(best)]
-            for task in own:
-                for x, y in zip(task.train[0].split(ROWS), task.train[1].split(ROWS), strict=True):
-                    found = (normalize(self.control(x)) @ keys.mT).max(0)
-                    labels = torch.where(found.values > best, y[found.indices], labels)
-                    best = torch.maximum(best, found.values)
-            for x, y in (task.test for task in own):
-                nearest = torch.cat([(self.control(rows) @ keys.mT).argmax(1) for rows in x.split(ROWS)])
-                accuracies.append(100 * (labels[nearest] == y).double().mean().item())
-        return sum(accuracies) / len(accuracies)
+def build_growing(
+    name: str, inputs: int, outputs: int, heads: int | None, config: Settings, view: View = "blurred"
+) -> Growing:
+    """A growing model of this name; what the config leaves open is the model's own."""
+    size = SIZES[name]
+    slots = (config.slots or size.slots) // (heads or 1)
+    memory = nc.GrowingConfig(
+        slots=slots,
+        max_slots=slots,
+        rank=config.rank or size.rank,
+        writes=config.writes,
+        residual=False,
+        max_similarity=SIMILARITY[name, view] if config.max_similarity is None else config.max_similarity,
+        sharpness=20.0 if view == "features" else 50.0,
+    )
+    key_dim = config.key_dim or size.key_dim
+    return Growing(inputs, outputs, heads, memory, view, key_dim)
 
 
 def build_model(
     name: str, inputs: int, outputs: int, heads: int | None, config: Settings, *, width: int = 256, slots: int = 50
 ) -> nn.Module:
-    """On the CPU, from torch's generator."""
-    if name == "growing":
-        images = inputs == 1024
-        memory = nc.GrowingConfig(
-            slots=2_000,
-            max_slots=2_000,
-            residual=False,
-            max_similarity=0.85 if images else 0.6,
-            sharpness=50.0 if images else 20.0,
-        )
-        return Growing(inputs, outputs, heads, memory)
+    """Any other model, on the CPU, from torch's generator."""
     model = MultiHead(inputs, 400 if name == "mlp-400" else width, outputs, heads)
     if name.startswith("mlp"):
         return model

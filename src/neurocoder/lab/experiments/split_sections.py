@@ -54,14 +54,42 @@ def section(dataset: str, scenario: str, records: Sequence[Record], stated: Mapp
     if used := slots(records):
         caption = "Mean attention over the slots of M_U on each task's test data, after the last task; first seed."
         drawings.append(Plot(f"{name}-slots", caption, partial(plots.slot_use, used)))
+    for variant, runs in by_variant(records).items():
+        if grows(variant.model):
+            title = f"{name}-{variant.method}-{variant.model}"
+            drawings.append(slot_map(title, variant, runs))
     return Section(
-        title=f"Split {dataset.upper()}, {scenario} scenario",
+        title=f"{TITLES[dataset]}, {scenario} scenario",
         text=[TEXTS[scenario]],
         tables=[accuracy_table(records, stated), detail_table(records)],
         plots=drawings,
     )
 
 
+def grows(model: str) -> bool:
+    """Whether this model has a growing memory."""
+    return model.startswith("growing")
+
+
+def slot_map(name: str, variant: Variant, runs: Sequence[Record]) -> Plot:
+    """Which slots each task wrote and uses, with the keys as images if they are; of the first seed."""
+    caption = (
+        f"{variant.method}, {variant.model}: each task's mean attention over the slots, in order of writing, after the "
+        "last task; lines between the slots that one task wrote and the next. First seed."
+    )
+    found = runs[0].observations["slot_map"]
+    if found["keys"]:
+        caption += " Below, for each task: accuracy on it after each task (mean over seeds), and its most visited keys."
+    matrix = np.mean([run.observations["matrix"] for run in runs], axis=0)
+    return Plot(f"{name}-slots", caption, partial(plots.growing_slots, found, matrix))
+
+
+TITLES = {
+    "mnist": "Split MNIST",
+    "permuted": "Permuted MNIST",
+    "cifar10": "Split CIFAR-10",
+    "cifar100": "Split CIFAR-100",
+}
 TEXTS = {
     "task": "Each task has a head of its own, and the task of a sample is known.",
     "domain": "All tasks share one head of two outputs; the task of a sample is not known.",
@@ -96,11 +124,11 @@ def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Tabl
             if model in models:
                 paired = differences(scores[model], scores["mlp"]) if {model, "mlp"} <= scores.keys() else []
                 gains.append(Difference(paired) if paired else None)
-        nearest = [run.metrics["nearest_key"] for run in own.get("growing", ())]
-        beside: list[Cell] = [Ours(nearest) if nearest else None] * ("growing" in models)
-        rows.append([method, *published, *accuracies, *beside, *gains])
+        nearest: list[Cell] = [
+            Ours([run.metrics["nearest_key"] for run in own[m]]) if m in own else None for m in models if grows(m)
+        ]
+        rows.append([method, *published, *accuracies, *nearest, *gains])
     sizes = {variant.model: found[0].parameters["total"] for variant, found in runs.items()}
-    beside_growing = ["1-NN over growing's keys"] * ("growing" in models)
     minus = [f"{model} minus mlp" for model in ("neurocoder", "neurocoder-plain") if model in models]
     return Table(
         title="Average accuracy over all tasks after the last one, in percent",
@@ -111,7 +139,7 @@ def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Tabl
             "paper's NSM",
             "paper's Neurocoder",
             *models,
-            *beside_growing,
+            *(f"1-NN over the keys of {model}" for model in models if grows(model)),
             *minus,
         ],
         rows=rows,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-DATASETS = {"mnist": (5, 2), "cifar10": (5, 2), "cifar100": (20, 5)}
-"""Tasks, and classes per task."""
+DATASETS = {"mnist": (5, 2), "permuted": (10, 10), "cifar10": (5, 2), "cifar100": (20, 5)}
+"""Tasks, and classes per task. The tasks of `permuted` are all ten digits, each with its own order of pixels."""
 SCENARIOS = ("task", "domain", "class")
 METHODS = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
-MODELS = ("mlp", "mlp-400", "stored-program", "neurocoder", "neurocoder-plain", "growing")
+MODELS = ("mlp", "mlp-400", "stored-program", "neurocoder", "neurocoder-plain", "growing", "growing-small")
 
 
 class Variant(NamedTuple):

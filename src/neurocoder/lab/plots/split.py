@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,6 +21,7 @@ LOOKS = {
     "neurocoder": (style.BLUE, "s"),
     "neurocoder-plain": (style.GREEN, "^"),
     "growing": (style.SKY, "D"),
+    "growing-small": (style.BLACK, "P"),
 }
 """Colour and mark of each model."""
 
@@ -101,3 +105,52 @@ def slot_use(panels: Mapping[str, NDArray[np.float64]]) -> Figure:
         figure.colorbar(picture, ax=axis, pad=0.01).outline.set_visible(False)
     axes[-1].set_xlabel("slot of $M_U$; colour: mean attention")
     return figure
+
+
+@style.styled
+def growing_slots(found: Mapping[str, Any], matrix: NDArray[np.float64]) -> Figure:
+    """Which slots each task wrote and uses; below, if keys are images, each task's accuracies and keys.
+
+    Args:
+        found: `written` (tasks,), `use` (tasks, columns), `width` slots to a column, `keys`: for each task, images in
+            base64, or none
+        matrix: accuracy after task i (row) on task j (column) (tasks, tasks)
+    """
+    use, tasks = np.array(found["use"]), len(matrix)
+    figure = style.new_figure(2.2 + (2.6 if found["keys"] else 0))
+    upper, *lower = figure.subfigures(2 if found["keys"] else 1, 1, squeeze=False)[:, 0]
+    axis = upper.subplots()
+    extent = (0, use.shape[1] * found["width"], tasks + 0.5, 0.5)
+    picture = axis.imshow(use, cmap=style.MAP, aspect="auto", vmin=0, extent=extent)
+    for place in np.cumsum(found["written"])[:-1]:
+        axis.axvline(place, color="w", lw=1)
+    axis.set_xlim(0, sum(found["written"]))
+    axis.set_xlabel("slot, in order of writing")
+    axis.set_ylabel("task")
+    axis.set_yticks(range(1, tasks + 1) if tasks <= 10 else range(1, tasks + 1, 5))
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    upper.colorbar(picture, ax=axis, pad=0.01, label="attention").outline.set_visible(False)
+    if not lower:
+        return figure
+    axes = lower[0].subplots(3, tasks, height_ratios=[1.3, 1, 1], squeeze=False)
+    for task, (top, *pictures) in enumerate(axes.T):
+        top.plot(range(1, tasks + 1), matrix[:, task], color=style.SKY, marker="o", ms=3)
+        top.axvline(task + 1, color="0.7", lw=1)
+        top.set_ylim(0, 104)
+        top.set_xticks(range(1, tasks + 1))
+        top.set_title(f"task {task + 1}: {found['written'][task]} slots", fontsize=8.5)
+        if task:
+            top.set_yticklabels([])
+        for row, panel in enumerate(pictures):
+            panel.imshow(np.hstack([_image(key) for key in found["keys"][task][3 * row : 3 * row + 3]]), cmap="gray")
+            panel.set_axis_off()
+    axes[0, 0].set_ylabel("accuracy, %")
+    return figure
+
+
+def _image(key: str) -> NDArray[np.uint8]:
+    """A square image from bytes in base64, with a dark column beside it."""
+    pixels = np.frombuffer(base64.b64decode(key), np.uint8)
+    side = math.isqrt(len(pixels))
+    return np.pad(pixels.reshape(side, side), ((0, 0), (0, 1)))
