@@ -86,7 +86,14 @@ class SplitConfig:
 
 
 BEST = SplitConfig(rate=0.1, strength=None, recode="trunk", residual=True, orthogonality=0.1)
-FEATURES = "cifar*-task-adam-mlp,cifar*-task-si-mlp,cifar*-task-*-neurocoder*,cifar*-adagrad-growing"
+FEATURES = ",".join(
+    [
+        f"cifar*-task-{method}-{model}"
+        for method in ("adam", "si")
+        for model in ("mlp", "neurocoder", "neurocoder-plain")
+    ]
+    + ["cifar*-adagrad-growing"]
+)
 
 
 class Split(Experiment):
