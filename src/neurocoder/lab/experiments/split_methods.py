@@ -24,8 +24,23 @@ HSU = {
 FEATURES = {"si": 10.0}
 """Coefficients on features of CIFAR, our own: of 0.1 to 1000, best for the MLP on validation data."""
 KINDS = {"l2": cl.L2, "ewc": cl.EWC, "online-ewc": cl.OnlineEWC, "si": cl.SI, "mas": cl.MAS, "lwf": cl.LwF}
-CHOSEN: dict[str, dict[str, float]] = {}
-"""Factors on these coefficients that were best on validation data: `DATASET-SCENARIO-METHOD`, then by model; else 1."""
+CHOSEN: dict[str, dict[str, float]] = {
+    "mnist-task-l2": {"mlp": 1, "neurocoder": 1},
+    "mnist-task-si": {"mlp": 1, "neurocoder": 1},
+    "mnist-task-ewc": {"mlp": 30, "neurocoder": 10},
+    "mnist-task-online-ewc": {"mlp": 3, "neurocoder": 3},
+    "mnist-task-mas": {"mlp": 0.1, "neurocoder": 1},
+    "mnist-domain-l2": {"mlp": 10, "neurocoder": 3},
+    "mnist-domain-si": {"mlp": 10, "neurocoder": 10},
+    "mnist-domain-ewc": {"mlp": 3000, "neurocoder": 10000},
+    "mnist-domain-online-ewc": {"mlp": 300, "neurocoder": 10000},
+    "mnist-domain-mas": {"mlp": 0.1, "neurocoder": 0.1},
+    "cifar10-task-si": {"mlp": 10, "neurocoder": 10, "neurocoder-plain": 10},
+    "cifar100-task-si": {"mlp": 10, "neurocoder": 10, "neurocoder-plain": 10},
+}
+"""Factors on these coefficients that were best on validation data: `DATASET-SCENARIO-METHOD`, then by model; else that
+of the model in `ALIKE`; else 1."""
+ALIKE = {"mlp-400": "mlp", "stored-program": "mlp", "neurocoder-plain": "neurocoder"}
 
 
 def make_method(variant: Variant, strength: float | None) -> tuple[cl.Method, float | None]:
@@ -37,7 +52,8 @@ def make_method(variant: Variant, strength: float | None) -> tuple[cl.Method, fl
     if variant.method not in KINDS:
         return cl.Plain(), None
     if strength is None:
-        strength = CHOSEN.get("-".join(variant[:3]), {}).get(variant.model, 1.0)
+        chosen = CHOSEN.get("-".join(variant[:3]), {})
+        strength = chosen.get(variant.model, chosen.get(ALIKE.get(variant.model, ""), 1.0))
     own = FEATURES if variant.dataset in ("cifar10", "cifar100") else {}
     coefficient = strength * own.get(variant.method, HSU[variant.method][variant.scenario])
     return KINDS[variant.method](coefficient), coefficient
