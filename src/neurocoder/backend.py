@@ -30,7 +30,7 @@ _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, a
 MAX_ORTHOGONAL = 64, 8192
 """Limits of the orthogonal loss kernel: slots, whose Gram matrix must fit in the 99 KB that the smallest GPUs have on
 chip, and their width, since the work grows as its square."""
-_HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
+HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 """The kernels need float32 products in three passes, which Triton has only for NVIDIA GPUs."""
 
 _chosen: ContextVar[Backend] = ContextVar("neurocoder_backend", default="auto")
@@ -55,7 +55,7 @@ def backend(name: Backend) -> Iterator[None]:
     global _last_chosen
     if name not in ("auto", *get_args(Implementation)):
         raise ValueError(f"backend must be 'auto', 'torch', 'cpu', 'triton' or 'reference', got {name!r}")
-    if name == "triton" and not _HAS_TRITON:
+    if name == "triton" and not HAS_TRITON:
         raise ValueError("backend 'triton' needs the triton package, which is not installed")
     traced: Backend = "auto" if name == "reference" else name
     token = _chosen.set(name)
@@ -120,7 +120,7 @@ def choose(tensor: Tensor, x: Tensor, program: ProgramConfig) -> Choice:
     dtype = _product_dtype(x, tensor)
     if dtype is None:
         return TORCH
-    fused = tensor.is_cuda and tensor.dtype != torch.float64 and _HAS_TRITON and supports(program)
+    fused = tensor.is_cuda and tensor.dtype != torch.float64 and HAS_TRITON and supports(program)
     if name == "triton" or (name == "auto" and fused):
         return Choice("triton", dtype)
     if is_traced() or (name == "auto" and tensor.device.type != "cpu"):
@@ -131,7 +131,7 @@ def choose(tensor: Tensor, x: Tensor, program: ProgramConfig) -> Choice:
 def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
     """Whether the Triton kernels compute the orthogonal loss of M_U (P, d_in) and M_V (P, d_out)."""
     name = chosen()
-    if name not in ("auto", "triton") or not _HAS_TRITON or torch.compiler.is_compiling():
+    if name not in ("auto", "triton") or not HAS_TRITON or torch.compiler.is_compiling():
         return False
     slots, width = MAX_ORTHOGONAL
     small = len(left) <= slots and max(left.shape[1], right.shape[1]) <= width

@@ -93,6 +93,48 @@ def test_every_contender_is_checked_and_timed(run, tmp_path, capsys):
         assert contenders.TITLES[name] in printed
 
 
+def test_a_growing_layer(run, tmp_path):
+    config = nc.GrowingConfig(slots=20, rank=2, top_k=3)
+    group = cases.groups("float32", ["eager"], cases.BOTH, ("linear", "growing"))
+    assert run(only=[tiny("growing", group, program=config)]) == 0
+    record = load(tmp_path, "growing")
+    assert record["case"]["program"] == dataclasses.asdict(config)
+    assert [entry["contender"] for entry in record["measurements"]] == 2 * ["linear", "growing"]
+    assert all(entry["status"] == "measured" for entry in record["measurements"])
+    assert max(record["measurements"][-1]["errors"].values()) < 1e-4
+    assert "20 written slots of rank 2, 3 for each input" in report.about(record)
+    assert run(only=[tiny("growing", group, program=config)]) == 0
+    assert load(tmp_path, "growing") == record, "it is finished"
+    assert run("--against", str(Path(nc.__file__).parents[1]), only=[tiny("growing", group, program=config)]) == 0
+    assert load(tmp_path, "growing") == record, "it has no earlier version to compare with"
+
+
+def wrong_slot(layer):
+    forward = layer.memory.forward
+    layer.memory.forward = lambda z: (found := forward(z))._replace(slots=(found.slots + 1) % layer.memory.capacity)
+
+
+def half_share(layer):
+    forward = layer.memory.forward
+    layer.memory.forward = lambda z: (found := forward(z))._replace(share=found.share / 2)
+
+
+@pytest.mark.parametrize("spoil", [wrong_slot, half_share])
+def test_a_wrong_growing_layer_is_refused(run, tmp_path, monkeypatch, spoil):
+    build = contenders.Contenders.subject
+
+    def spoiled(self, name):
+        subject = build(self, name)
+        if name == "growing":
+            spoil(subject.module)
+        return subject
+
+    monkeypatch.setattr(contenders.Contenders, "subject", spoiled)
+    group = cases.groups("float32", ["eager"], cases.BACKWARD, ("linear", "growing"))
+    assert run(only=[tiny("growing", group, program=nc.GrowingConfig(slots=20, rank=2, top_k=3))]) == 1
+    assert load(tmp_path, "growing")["measurements"][1]["status"] == "refused"
+
+
 def test_a_training_step(run, tmp_path):
     step = (cases.Group("float32", "eager", "step", ("plain", "recoded")),)
     assert run(only=[tiny("step", step, widths=(12, 8, 8, 5))]) == 0
@@ -290,7 +332,7 @@ def test_a_ratio_lies_between_what_the_quartiles_allow():
 def test_every_target_is_measured_by_a_case(target):
     case, fields = cases.cases(target.device)[target.case], ("float32", target.modes[0], target.direction)
     (group,) = [group for group in case.groups if group[:3] == fields]
-    assert {"program", "recoded"} & set(group.contenders)
+    assert set(cases.OURS) & set(group.contenders)
 
 
 def test_repetitions_follow_the_budget():

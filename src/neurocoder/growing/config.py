@@ -35,6 +35,9 @@ class GrowingConfig(Config):
     """Factor on the capacity when it is full."""
     max_slots: int | None = None
     """The capacity never exceeds this; None: 8 times `slots`."""
+    reuse_below: float = 0.0
+    """b: at `max_slots`, a new input overwrites the least visited slot that had b steps and yet fewer than b visits; 0:
+    none."""
 
     owner: ClassVar[str] = "growing"
 
@@ -50,6 +53,7 @@ class GrowingConfig(Config):
         if not isinstance(self.residual, bool | str) or self.residual not in (True, False, "frozen"):
             raise ValueError(f"growing.residual must be True, False or 'frozen', got {self.residual!r}")
         self._keep_number("growth")
+        self._keep_number("reuse_below")
         if self.growth <= 1:
             raise ValueError(f"growing.growth must be above 1, got {self.growth!r}")
         limit = ROOM * self.slots if self.max_slots is None else whole(self.max_slots, self.slots)

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as tnf
 
-from ..base import require_plain
-from ..config import ProgramConfig
-from ..conv import Conv1d, Conv2d
+from ..conv import CodedConv
 from .config import GrowingConfig
 from .execution import blended
 from .layer import GrowingLayer
 
-_GEOMETRY = (
-    "in_channels",
-    "out_channels",
-    "kernel_size",
-    "stride",
-    "padding",
-    "dilation",
-    "groups",
-    "padding_mode",
-)
-_SMALLEST = ProgramConfig(slots=1, key_dim=1, steps=1, heads=1, least_used=1, hidden=1)
 
-
-class _GrowingConv(GrowingLayer):
+class _GrowingConv(CodedConv, GrowingLayer):
     """`nn.ConvNd` whose kernels are allocated for new images."""
-
-    program_type: ClassVar[Any]
-    """The program layer with this geometry: it checks the arguments and pads."""
-    spatial: ClassVar[int]
-    plain_type: ClassVar[Callable[..., nn.Module]]
-    convolve: ClassVar[Callable[..., Tensor]]
-    in_channels: int
-    out_channels: int
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...] | str
-    dilation: tuple[int, ...]
-    groups: int
-    padding_mode: str
 
     def __init__(
         self,
@@ -63,49 +34,18 @@ class _GrowingConv(GrowingLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        checker = _named(type(self))
-        checked = checker(*sizes, bias, padding_mode, _SMALLEST, device="meta")
-        shape = (checked.out_channels, checked.in_channels, *checked.kernel_size)
-        super().__init__(
+        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode)
+        shape = self.set_geometry(*sizes)
+        GrowingLayer.__init__(
+            self,
             shape,
-            checked.in_channels,
+            self.in_channels,
             bias=bias,
             growing=growing,
             control_dim=control_dim,
             device=device,
             dtype=dtype,
         )
-        for name in _GEOMETRY:
-            setattr(self, name, getattr(checked, name))
-
-    @classmethod
-    def like(
-        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
-    ) -> Self:
-        require_plain(cls.__name__, plain, "in_channels", "out_channels", "kernel_size")
-        geometry = {name: getattr(plain, name) for name in _GEOMETRY}
-        return cls(
-            **geometry,
-            bias=plain.bias is not None,
-            growing=config,
-            control_dim=control_dim,
-            device=plain.weight.device if device is None else device,
-            dtype=plain.weight.dtype,
-        )
-
-    def to_plain(self) -> nn.Module:
-        geometry: dict[str, Any] = {name: getattr(self, name) for name in _GEOMETRY}
-        options = {"bias": self.bias is not None, "device": self.memory.U.device, "dtype": self.memory.U.dtype}
-        return nn.utils.skip_init(type(self).plain_type, **geometry, **options)
-
-    def _pad(self, x: Tensor) -> tuple[Tensor, tuple[int, ...] | str]:
-        padded: tuple[Tensor, tuple[int, ...] | str] = self.program_type._pad(self, x)
-        return padded
-
-    def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
-        found: tuple[Tensor, torch.Size] = self.program_type.rows(self, x, control)
-        return found
 
     def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """The convolution of each image with its own kernel, `W_t = sum_r (w.U_r)^T (w.V_r) [+ R]`.
@@ -148,24 +88,14 @@ class _GrowingConv(GrowingLayer):
         weight, leading = self.working_programs(x, control)
         return weight.mT.reshape(*leading, *self.weight_shape)
 
-    def extra_repr(self) -> str:
-        geometry = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
-        return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
-
-
-def _named(cls: type[_GrowingConv]) -> Any:
-    """The program layer that checks a geometry, under this class's name, which is in its messages."""
-    return type(cls.__name__, (cls.program_type,), {})
-
 
 class GrowingConv1d(_GrowingConv):
     """`nn.Conv1d` with growing memory: ([B,] C_in, L) -> ([B,] C_out, L')."""
 
-    spatial, plain_type, convolve, program_type = 1, nn.Conv1d, tnf.conv1d, Conv1d
+    spatial, plain_type, convolve = 1, nn.Conv1d, tnf.conv1d
 
 
 class GrowingConv2d(_GrowingConv):
     """`nn.Conv2d` with growing memory: ([B,] C_in, H, W) -> ([B,] C_out, H', W')."""
 
-    spatial, plain_type, convolve, program_type = 2, nn.Conv2d, tnf.conv2d, Conv2d
+    spatial, plain_type, convolve = 2, nn.Conv2d, tnf.conv2d

@@ -8,8 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from ..backend import HAS_TRITON, chosen, is_traced
+
 if TYPE_CHECKING:
     from .memory import Reading
+
+SHORTEST = 1e-12
+"""The least length that a control is divided by."""
+MAX_SLOTS, MAX_RANK, MAX_TOP_K = 8192, 16, 16
+"""Limits of the kernels."""
 
 
 def is_transformed() -> bool:
@@ -27,6 +34,30 @@ def blended(bank: Tensor, reading: Reading) -> Tensor:
     return found.unflatten(1, bank.shape[1:])
 
 
-def execute(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """`y = sum_r (u_r . x) v_r` (N, T, d_out): x (N, T, d_in), T inputs a program, u (N, r, d_in), v (N, r, d_out)."""
-    return torch.matmul(torch.matmul(x, u.mT), v)
+def has_kernel(tensor: Tensor, capacity: int, rank: int, top_k: int) -> bool:
+    """Whether the Triton kernels serve a tensor like this: on a GPU, in eager mode, up to sizes that fit a block."""
+    name = chosen()
+    if not (name == "triton" or (name == "auto" and tensor.is_cuda and HAS_TRITON)):
+        return False
+    is_small = capacity <= MAX_SLOTS and rank <= MAX_RANK and top_k <= MAX_TOP_K
+    return is_small and tensor.dtype != torch.float64 and not (is_traced() or is_transformed() or tensor.is_meta)
+
+
+def execute(x: Tensor, U: Tensor, V: Tensor, reading: Reading) -> Tensor:
+    """`y = sum_r ((w.U_r) x) (w.V_r)` (N, T, d_out).
+
+    Args:
+        x: (N, T, d_in); T inputs share the slots of one control.
+        U: (P, r, d_in).
+        V: (P, r, d_out).
+        reading: which slots the N controls use.
+    """
+    if has_kernel(U, len(U), U.shape[1], reading.slots.shape[1]) and len(x) and x.shape[1] == 1:
+        is_cast = torch.is_autocast_enabled(x.device.type)
+        if is_cast or x.dtype == U.dtype:
+            from .gpu import Execution
+
+            dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype
+            y: Tensor = Execution.apply(x.squeeze(1), U, V, reading.slots, reading.share, dtype)
+            return y.unsqueeze(1)
+    return torch.matmul(torch.matmul(x, blended(U, reading).mT), blended(V, reading))

@@ -147,7 +147,7 @@ class GrowingLayer(CodedLayer):
         memory = self.memory
         born = memory.born[reading.slots].masked_fill(reading.slots >= memory.written, -1)
         shape = (*leading, self.config.top_k)
-        slots, share, similarity, when = (part.reshape(shape) for part in (*reading, born))
+        slots, share, similarity, when = (part.reshape(shape) for part in (*reading[:3], born))
         return GrowingPrograms(slots, share, similarity, when, memory.written.clone())
 
     def record_programs(self, reading: Reading, leading: torch.Size) -> None:

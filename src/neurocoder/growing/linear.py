@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from ..baselines.conditional import Options
 from ..coded_linear import CodedLinear
 from .config import GrowingConfig
-from .execution import blended, execute
+from .execution import execute
 from .layer import GrowingLayer
 
 
@@ -49,7 +49,7 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         """
         reading, z, leading = self.read(x, self.resolve_control(control))
         self.record_programs(reading, leading)
-        y = execute(self.grouped(x, z, leading), blended(self.memory.U, reading), blended(self.memory.V, reading))
+        y = execute(self.grouped(x, z, leading), self.memory.U, self.memory.V, reading)
         y = self.noted(y, reading, z).reshape(*x.shape[:-1], self.out_features)
         if self.R is not None:
             return y + linear(x, self.R, self.bias)

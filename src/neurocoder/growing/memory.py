@@ -10,8 +10,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from ..functional import unit
 from .config import GrowingConfig
+from .execution import SHORTEST, has_kernel
 from .notes import Notes
 
 live: WeakSet[GrowingMemory] = WeakSet()
@@ -30,6 +30,8 @@ class Reading(NamedTuple):
     """w (N, k); each row sums to one, or is zero if nothing is written"""
     similarity: Tensor
     """cos(k_i, z) (N, k), -1 for an unwritten slot"""
+    length: Tensor
+    """||z|| (N,)"""
 
 
 class GrowingMemory(nn.Module):
@@ -63,6 +65,8 @@ class GrowingMemory(nn.Module):
         self.register_buffer("steps", torch.zeros((), device=device, dtype=torch.int64))
         self.at_most = 0
         """No more slots than this are written, as far as the host knows without asking the device."""
+        self.is_captured = False
+        """Whether a CUDA graph uses these slots: it would go on with the old ones if their number changed."""
         self.notes = Notes(self)
         live.add(self)
 
@@ -70,6 +74,11 @@ class GrowingMemory(nn.Module):
     def capacity(self) -> int:
         """P, written or free."""
         return len(self.U)
+
+    @property
+    def reuses(self) -> bool:
+        """Whether new inputs may overwrite slots of little use: there can be no more slots."""
+        return self.config.reuse_below > 0 and self.capacity >= self.config.limit
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
         """Starting values of U and V for so many slots, drawn in float32 on the CPU."""
@@ -96,39 +105,70 @@ class GrowingMemory(nn.Module):
         Args:
             z: the controls (N, d_z), of any length; a zero control has cosine 0 to every key.
         """
+        if z.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
+            self.is_captured = True
         with _exact(z.device):
             dtype = torch.promote_types(z.dtype, self.visits.dtype)
-            cosine = unit(z.to(dtype)) @ self.keys.to(dtype).mT
+            z = z.to(dtype)
+            length = z.norm(dim=-1)
+            product = z @ self.keys.to(dtype).mT
+            if has_kernel(product, self.capacity, self.config.rank, self.config.top_k):
+                from .gpu import nearest
+
+                return Reading(*nearest(product, length, self.written, self.config), length)
             is_free = torch.arange(self.capacity, device=z.device) >= self.written
+            cosine = product / length.clamp(min=SHORTEST).unsqueeze(-1)
             similarity, slots = cosine.masked_fill(is_free, _ABSENT).topk(self.config.top_k, dim=-1)
             logits = (self.config.sharpness * similarity).masked_fill(similarity == _ABSENT, -math.inf)
             share = torch.softmax(logits, dim=-1).nan_to_num(0.0)
-            return Reading(slots, share, similarity.clamp(min=-1.0))
+            return Reading(slots, share, similarity.clamp(min=-1.0), length)
 
     @torch.no_grad()
-    def write(self, similarity: Tensor, keys: Tensor, allowed: Tensor | bool = True) -> None:
+    def write(self, similarity: Tensor, keys: Tensor, allowed: Tensor | bool = True) -> list[tuple[Tensor, Tensor]]:
         """Write each candidate to the next free slot if it is new, also beside those written before it in this call.
+
+        If none is free, and slots are reused, it overwrites `argmin_i n_i` over the slots with `n_i < b` and
+        `age_i >= b`: its key, its age, its visits (0) and V (0). U stays: it is a random start that has hardly moved.
 
         Args:
             similarity: their cosines to the nearest key (C,), least first.
             keys: unit keys (C, d_z).
             allowed: whether anything may be written.
 
+        Returns:
+            For each candidate, the slot (1,) that it would overwrite, and whether it did (); empty without reuse.
+
         Nothing here depends on a value on the host: a write that is refused rewrites what is there.
         """
         done: list[Tensor] = []
+        reused: list[tuple[Tensor, Tensor]] = []
         for index in range(len(keys)):
             near = similarity[index]
             if done:
                 fresh = (keys[:index] @ keys[index]).masked_fill(~torch.stack(done), _ABSENT)
                 near = torch.maximum(near, fresh.amax())
-            writes = (near < self.config.max_similarity) & (self.written < self.capacity) & allowed
-            place = self.written.clamp(max=self.capacity - 1).view(1)
-            for buffer, value in ((self.keys, keys[index]), (self.born, self.steps)):
-                old = buffer.index_select(0, place)
-                buffer.index_copy_(0, place, torch.where(writes, value.to(buffer.dtype), old))
+            is_new = (near < self.config.max_similarity) & allowed
+            is_free = self.written < self.capacity
+            place, writes = self.written.clamp(max=self.capacity - 1).view(1), is_new & is_free
             self.written.add_(writes)
+            if self.reuses:
+                least, victim = self._least_useful()
+                overwrites = is_new & ~is_free & least.isfinite()
+                place, writes = torch.where(is_free, place, victim), writes | overwrites
+                for tensor in (self.visits, self.V):
+                    set_row(tensor, victim, overwrites, tensor.new_zeros(()))
+                reused.append((victim, overwrites))
+            set_row(self.keys, place, writes, keys[index].to(self.keys.dtype))
+            set_row(self.born, place, writes, self.steps)
             done.append(writes)
+        return reused
+
+    def _least_useful(self) -> tuple[Tensor, Tensor]:
+        """The fewest visits () of a slot that may be overwritten, infinite if there is none, and that slot (1,)."""
+        bound = self.config.reuse_below
+        is_young = (self.visits < bound) & (self.steps - self.born >= bound)
+        visits, slot = self.visits.masked_fill(~is_young, math.inf).min(dim=0, keepdim=True)
+        return visits.squeeze(0), slot
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """As in any module, but visits stay at least float32."""
@@ -141,13 +181,20 @@ class GrowingMemory(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: everything but the notes, which belong to gradients that are not copied."""
-        return {name: value for name, value in super().__getstate__().items() if name != "notes"}
+        """What is copied and pickled: not the notes, which belong to gradients, nor that a graph uses the original."""
+        state = {name: value for name, value in super().__getstate__().items() if name != "notes"}
+        return {**state, "is_captured": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.notes = Notes(self)
         live.add(self)
+
+
+def set_row(tensor: Tensor, place: Tensor, allowed: Tensor, value: Tensor) -> None:
+    """Write a row (or a number, for all of it) at this place (1,) if allowed ()."""
+    old = tensor.index_select(0, place)
+    tensor.index_copy_(0, place, torch.where(allowed, value, old))
 
 
 def _exact(device: torch.device) -> AbstractContextManager[Any]:

@@ -41,27 +41,32 @@ class Notes:
         self._task = task
 
 
-def candidates(z: Tensor, nearest: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def candidates(z: Tensor, length: Tensor, nearest: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` least similar of N inputs, the first of equal ones: similarity (C,) and unit keys (C, d_z).
 
     A control that is zero or not finite is never a candidate.
 
     Args:
         z: (N, d_z).
+        length: ||z|| (N,).
         nearest: cosine to the nearest key (N,).
         count: C, or fewer if N is smaller.
     """
-    length = z.norm(dim=-1)
     similarity = nearest.masked_fill(~((length > 0) & length.isfinite()), _NONE)
-    order = similarity.sort(stable=True).indices[:count]
-    chosen = z[order] / length[order].clamp(min=torch.finfo(z.dtype).tiny).unsqueeze(-1)
+    order = _least(similarity, count)
+    chosen = z[order] / length[order].clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(-1)
     return similarity[order], chosen.nan_to_num(0.0, 0.0, 0.0)
 
 
 def least(similarity: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` least similar candidates, the first of equal ones."""
-    order = similarity.sort(stable=True).indices[:count]
+    order = _least(similarity, count)
     return similarity[order], keys[order]
+
+
+def _least(values: Tensor, count: int) -> Tensor:
+    """Where the least values are, the first of equal ones (C,); one alone needs no sort."""
+    return values.argmin(dim=0, keepdim=True) if count == 1 else values.sort(stable=True).indices[:count]
 
 
 class _Note(torch.autograd.Function):
@@ -97,7 +102,8 @@ def noted(y: Tensor, memory: GrowingMemory, reading: Reading, z: Tensor) -> Tens
     notes = memory.notes
     with torch.no_grad():
         wide = notes.visits.dtype
-        found = candidates(z.detach().to(wide), reading.similarity[:, 0].to(wide), len(notes.similarity))
+        nearest, length = reading.similarity[:, 0].to(wide), reading.length.to(wide)
+        found = candidates(z.detach().to(wide), length, nearest, len(notes.similarity))
     owner = None if torch.compiler.is_compiling() else memory
     kept = (notes.visits, notes.similarity, notes.keys)
     result: Any = _Note.apply(y, owner, kept, reading.slots, reading.share.to(wide), *found)

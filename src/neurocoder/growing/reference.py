@@ -100,13 +100,25 @@ def settle(before: State, after: State, config: GrowingConfig, controls: Sequenc
         for bank in ("memory.U", "memory.V"):
             state[bank][i] = before[bank][i] + scale * (after[bank][i] - before[bank][i])
     best = [max([cosine(keys[i], z) for i in range(written)], default=-1.0) for z in controls]
+    now, fresh = int(before["memory.steps"]), list[int]()
     for n in sorted(range(len(controls)), key=lambda n: best[n])[: config.writes]:
         z = controls[n]
-        near = max([cosine(keys[i], z) for i in range(written)], default=-1.0)
-        if float(z.norm()) > 0 and near < config.max_similarity and written < len(keys):
-            keys[written] = z / z.norm()
-            state["memory.born"][written] = before["memory.steps"]
-            written += 1
+        near = max([best[n], *(cosine(keys[i], z) for i in fresh)])
+        if float(z.norm()) == 0 or near >= config.max_similarity:
+            continue
+        if written < len(keys):
+            i, written = written, written + 1
+        else:
+            b, visits = config.reuse_below, state["memory.visits"].tolist()
+            young = [i for i in range(len(keys)) if visits[i] < b and now - int(state["memory.born"][i]) >= b]
+            if len(keys) < config.limit or not young:
+                continue
+            i = min(young, key=lambda i: visits[i])
+            state["memory.visits"][i] = 0
+            state["memory.V"][i] = 0
+        keys[i] = z / z.norm()
+        state["memory.born"][i] = now
+        fresh.append(i)
     state["memory.written"].fill_(written)
     state["memory.steps"] += 1
     return state

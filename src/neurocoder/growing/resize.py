@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..base import coded_layers
 from ..config import whole
 from ..targets import require_module
-from .memory import GrowingMemory
+from .memory import GrowingMemory, set_row
 from .notes import Notes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def require_resizable(memory: GrowingMemory, optimiser: Optimizer | None) -> Non
                 raise ValueError(
                     f"optimiser must keep a state like {name} {tuple(parameter.shape)} or a scalar, so that slots can "
                     f"come and go, got {key} {tuple(value.shape)} of {type(optimiser).__name__}: use Adam, AdamW, "
-                    "Adagrad, RMSprop or SGD, or set growing.max_slots to growing.slots"
+                    "Adagrad, RMSprop or SGD, or set growing.max_slots to growing.slots and growing.reuse_below to 0"
                 )
 
 
@@ -71,6 +71,7 @@ def _rearrange(layer: GrowingLayer, kept: Tensor, slots: int, optimiser: Optimiz
     layer.config = dataclasses.replace(layer.config, slots=slots, top_k=min(layer.config.top_k, slots), max_slots=limit)
     memory.config = layer.config
     memory.at_most = slots  # unknown: the next step asks
+    memory.is_captured = False
     memory.notes = Notes(memory)
 
 
@@ -84,6 +85,15 @@ def _first_state(optimiser: Any, parameter: Tensor, key: str) -> float:
         return 0.0
     group = next(group for group in optimiser.param_groups if any(one is parameter for one in group["params"]))
     return float(group.get("initial_accumulator_value", 0.0))
+
+
+def restart_state(memory: GrowingMemory, optimiser: Any, place: Tensor, allowed: Tensor) -> None:
+    """Give the state of the slot at this place (1,) its starting values if allowed (), without asking the device."""
+    for parameter in memory.parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                start = value.new_full((), _first_state(optimiser, parameter, key))
+                set_row(value, place, allowed, start)
 
 
 def _replace(parameter: nn.Parameter, value: Tensor) -> None:

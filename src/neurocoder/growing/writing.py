@@ -18,7 +18,7 @@ from ..config import whole
 from ..distributed import is_sharded
 from .memory import GrowingMemory, live
 from .notes import least
-from .resize import growing_layers, require_resizable, set_capacity
+from .resize import growing_layers, require_resizable, restart_state, set_capacity
 
 if TYPE_CHECKING:
     from .layer import GrowingLayer
@@ -39,7 +39,8 @@ class Growth:
 
         visits_i += sum of w_i over the inputs
         slot_i   <- old_i + (new_i - old_i) / (1 + visits_i / c)       unwritten slots: old_i
-        the least similar input becomes the next slot's key if its cosine < max_similarity
+        the least similar input becomes the next slot's key if its cosine < max_similarity; at max_slots it may
+        overwrite a slot of little use
 
     The *step* is scaled, since Adam and Adagrad would undo a scaled gradient.
     """
@@ -49,8 +50,8 @@ class Growth:
         self._before: dict[Tensor, Tensor] = {}
         self._active: list[GrowingLayer] = []
         self._is_checked = False
-        self._captured: set[str] = set()
         self._told: set[str] = set()
+        self._makes_room = False
         self._handles = [
             optimiser.register_step_pre_hook(self._keep),
             optimiser.register_step_post_hook(self._settle),
@@ -105,13 +106,14 @@ class Growth:
                 visits = visits * taken
             memory.visits.add_(visits)
             self._consolidate(memory)
-            memory.write(similarity, keys, taken)
+            for place, overwrites in memory.write(similarity, keys, taken):
+                restart_state(memory, optimiser, place, overwrites)
             memory.steps.add_(taken)
             memory.notes.clear()
             memory.at_most += memory.config.writes
         if not self._is_checked:  # the optimiser's state exists now: better an error here than when memory is full
             for layer in self._layers.values():
-                if layer.memory.capacity < layer.config.limit:
+                if layer.memory.capacity < layer.config.limit or layer.memory.reuses:
                     require_resizable(layer.memory, optimiser)
             self._is_checked = True
         self._make_room_if_possible(group is not None)
@@ -126,18 +128,19 @@ class Growth:
     def _make_room_if_possible(self, is_parallel: bool) -> None:
         """Grow what may be full; a captured or DDP-wrapped model is only told, since it has to be rebuilt."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            self._captured.update(self._layers)
+            self._announce_capture()  # replays run no hook, so they cannot
             return
         for name, layer in self._layers.items():
             memory = layer.memory
+            if memory.is_captured:
+                memory.at_most = memory.capacity  # replays may have written more than the host knows
             if name in self._told or not _may_be_full(memory):
                 continue
             if memory.capacity >= memory.config.limit:
                 if memory.at_most >= memory.capacity:
-                    self._tell(
-                        name, f"is full: {memory.capacity} slots, which is max_slots. New inputs use the nearest"
-                    )
-            elif is_parallel or name in self._captured:
+                    others = "overwrite slots of little use, or use the nearest" if memory.reuses else "use the nearest"
+                    self._tell(name, f"is full: {memory.capacity} slots, which is max_slots. New inputs {others}")
+            elif is_parallel or memory.is_captured:
                 wrapper = "wrap the inner model in DDP" if is_parallel else "capture the step"
                 self._tell(
                     name,
@@ -146,6 +149,18 @@ class Growth:
                 )
             else:
                 set_capacity(layer, _more(memory), self.optimiser)
+
+    def _announce_capture(self) -> None:
+        """Say once that a graph cannot grow, unless the caller makes room."""
+        fixed = [name for name, layer in self._layers.items() if layer.memory.capacity < layer.config.limit]
+        if fixed and not self._makes_room:
+            self._makes_room = True
+            warnings.warn(
+                f"growing layers {fixed} cannot grow while they are captured in a CUDA graph: call make_room() on what "
+                "nc.grow returned before the capture and between replays; if it returns a name, capture the step again",
+                UserWarning,
+                stacklevel=6,
+            )
 
     def _tell(self, name: str, message: str) -> None:
         self._told.add(name)
@@ -161,6 +176,7 @@ class Growth:
         if whole(free) is None:
             raise ValueError(f"free must be a whole number >= 1, got {free!r}")
         grown = []
+        self._makes_room = True
         for name, layer in self._layers.items():
             memory = layer.memory
             memory.at_most = int(memory.written)
@@ -168,7 +184,6 @@ class Growth:
             if wanted > capacity:
                 set_capacity(layer, max(_more(memory), wanted), self.optimiser)
                 self._told.discard(name)
-                self._captured.discard(name)
                 grown.append(name)
         model = self._model()
         if grown and model is not None:

@@ -57,7 +57,8 @@ def wanted(chosen: argparse.Namespace) -> Iterator[Case]:
         if chosen.quick:  # compilation takes longest
             groups = [g._replace(contenders=g.contenders[:2]) if g.mode in COMPILED else g for g in groups]
         if chosen.against:
-            groups = [g._replace(contenders=("linear", "program", "earlier")) for g in groups if g.direction != "step"]
+            pairs = ("linear", "program", "earlier")
+            groups = [g._replace(contenders=pairs) for g in groups if "program" in g.contenders]
         skipped = case.axis and (chosen.against or "growth" in chosen.skip)
         if groups and not skipped and name in (chosen.cases or [name]):
             yield dataclasses.replace(case, groups=tuple(groups), against=chosen.against)

@@ -17,6 +17,8 @@ LAYERS = ("linear", "program", "materialising", "mixture", "stored")
 PAIR = LAYERS[:2]
 BASELINES = ("linear", "plain")
 """Contenders that ratios are relative to."""
+OURS = ("program", "recoded", "growing")
+"""Contenders that targets are about."""
 BACKWARD = ("forward+backward",)
 BOTH = ("forward", *BACKWARD)
 AXES = {"slots": "P", "steps": "J", "heads": "H", "width": "width", "batch": "batch"}
@@ -37,12 +39,13 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A linear map (`widths` of length 2) or a whole training step of an MLP (longer), coded by `program`."""
+    """A linear map (`widths` of length 2) or a whole training step of an MLP (longer), coded by `program`: composed
+    programs, or a growing memory with all its slots written."""
 
     name: str
     widths: tuple[int, ...]
     batch: int
-    program: nc.ProgramConfig
+    program: nc.ProgramConfig | nc.GrowingConfig
     groups: tuple[Group, ...]
     threads: int | None = None
     """CPU threads; None: torch's default."""
@@ -60,6 +63,7 @@ class Case:
             return replace(self, widths=(point, point))
         if self.axis == "batch":
             return replace(self, batch=point)
+        assert isinstance(self.program, nc.ProgramConfig)
         slots = point if self.axis == "slots" else self.program.slots
         changes: dict[str, Any] = {"least_used": min(self.program.least_used, slots), self.axis: point}
         return replace(self, program=replace(self.program, **changes))
@@ -116,6 +120,7 @@ def growth(base: Case, **ranges: tuple[int, int]) -> list[Case]:
 
 
 SMALL = program(6, 5, 1, hidden=8, residual=False)
+GROWING = nc.GrowingConfig(slots=1000, max_slots=1000)
 
 
 def cpu_cases() -> list[Case]:
@@ -128,6 +133,7 @@ def cpu_cases() -> list[Case]:
         Case("784x10", (784, 10), 128, SMALL, batch),
         Case("1024x1024", (1024, 1024), 256, program(30, 5, 3, 32), batch),
         Case("4096x4096", (4096, 4096), 256, program(50, 5, 3, 32), large),
+        Case("growing", (1024, 1024), 256, GROWING, groups("float32", ["eager"], BOTH, ("linear", "growing"))),
         Case("784x10-single", (784, 10), 1, SMALL, single, threads=1),
         Case("1024x1024-single", (1024, 1024), 1, program(30, 5, 3, 32), single, threads=1),
         *growth(base, slots=(4, 64), steps=(1, 8), heads=(1, 8), width=(128, 2048), batch=(16, 1024)),

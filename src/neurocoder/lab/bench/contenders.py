@@ -6,13 +6,14 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, normalize
 
 import neurocoder as nc
+from neurocoder.growing import reference as growing
 
 from .against import package
 from .cases import GIB, MIXTURE, STORED, Case, Settings
@@ -24,6 +25,7 @@ TITLES = {
     "materialising": "W_t built",
     "mixture": "nc.MixtureLinear",
     "stored": "nc.StoredProgramLinear",
+    "growing": "nc.GrowingLinear",
     "plain": "plain MLP",
     "recoded": "recoded MLP",
 }
@@ -78,14 +80,28 @@ def randomise_zeros(module: nn.Module) -> None:
                 bias.mul_(scale)
 
 
+def write_all(layer: nc.GrowingLinear) -> None:
+    """Random keys and programs in every slot, with outputs of the size of the residual's."""
+    memory = layer.memory
+    with torch.no_grad():
+        memory.keys.copy_(normalize(torch.randn(memory.keys.shape), dim=-1))
+        memory.V.normal_()
+        memory.written.fill_(memory.capacity)
+
+
 def margin(layer: nn.Module, x: Tensor) -> Tensor:
     """How far a layer's choices for each input are from changing (N,).
 
-    A mixture chooses experts. A program layer chooses, at each step but the first, the least-used slots; there is no
-    choice if all are chosen, or all but the most used, which gets no attention either way.
+    A mixture chooses experts, a growing layer the nearest slots. A program layer chooses, at each step but the first,
+    the least-used slots; there is no choice if all are chosen, or all but the most used, which gets no attention either
+    way.
     """
     if isinstance(layer, nc.MixtureLinear):
         ranked = linear(x, layer.gating_weight).topk(layer.config.active + 1).values
+        return ranked[:, -2] - ranked[:, -1]
+    if isinstance(layer, nc.GrowingLinear):
+        cosine = normalize(x - x.mean(dim=-1, keepdim=True), dim=-1) @ layer.memory.keys.mT
+        ranked = cosine.topk(layer.config.top_k + 1).values
         return ranked[:, -2] - ranked[:, -1]
     if not isinstance(layer, nc.Linear) or layer.config.steps == 1 or layer.config.least_used >= layer.config.slots - 1:
         return x.new_full((len(x),), torch.inf)
@@ -97,8 +113,8 @@ def margin(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 class Contenders:
-    """The contenders of a case, built from its seed when first asked for. All are in eval mode, so that the mixture
-    has no noise and can be checked."""
+    """The contenders of a case, built from its seed when first asked for. All but the growing layer, which takes notes
+    in training, are in eval mode, so that the mixture has no noise and can be checked."""
 
     def __init__(self, case: Case, settings: Settings) -> None:
         self.case, self.settings = case, settings
@@ -115,7 +131,10 @@ class Contenders:
         if name not in self.built:
             torch.manual_seed(self.settings.seed)
             earlier = self.case.against if name == "earlier" else None
-            self.built[name] = self.earlier(earlier) if earlier else self.expect(self.build(name).eval())
+            if earlier:
+                self.built[name] = self.earlier(earlier)
+            else:
+                self.built[name] = self.expect(self.build(name).train(name == "growing"))
         return self.built[name]
 
     def build(self, name: str) -> nn.Module:
@@ -128,14 +147,18 @@ class Contenders:
             layer = self.subject("program").module
             assert isinstance(layer, nc.Linear)
             return Materialising(layer)
+        config: Any = self.case.program
         kinds: dict[str, Callable[[], nn.Module]] = {
             "linear": lambda: nn.Linear(d_in, d_out),
-            "program": lambda: nc.Linear(d_in, d_out, program=self.case.program),
+            "program": lambda: nc.Linear(d_in, d_out, program=config),
             "mixture": lambda: nc.MixtureLinear(d_in, d_out, mixture=MIXTURE),
             "stored": lambda: nc.StoredProgramLinear(d_in, d_out, stored_program=STORED),
+            "growing": lambda: nc.GrowingLinear(d_in, d_out, growing=config),
         }
         module = kinds[name]()
         randomise_zeros(module)
+        if isinstance(module, nc.GrowingLinear):
+            write_all(module)
         return module.to(self.settings.device)
 
     def expect(self, module: nn.Module) -> Subject:
@@ -153,6 +176,8 @@ class Contenders:
                 x = self.x[rows].double()
                 if isinstance(layer, nc.Linear):  # the literal equations
                     y = nc.reference.linear(dict(layer.named_parameters()), layer.config, x)
+                elif isinstance(layer, nc.GrowingLinear):
+                    y = growing.linear(layer.state_dict(), layer.config, x)
                 else:
                     y = (
                         Materialising(layer) if isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear) else layer

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from itertools import pairwise
 
 import torch
+from torch import nn
 
 import neurocoder as nc
 
@@ -19,7 +20,7 @@ def run_once(case: Case) -> None:
     """One forward and backward of the case's program layers in each dtype."""
     torch.backends.cuda.matmul.allow_tf32 = True
     for d_in, d_out in pairwise(case.widths):
-        layer = nc.Linear(d_in, d_out, program=case.program, device="cuda")
+        layer = nc.recode(nn.Sequential(nn.Linear(d_in, d_out, device="cuda")), "*", case.program)
         for dtype in sorted({group.dtype for group in case.groups}):
             x = torch.randn(case.batch, d_in, device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
             with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bfloat16"):

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import neurocoder as nc
-
 from ..files import replacing
 from .cases import Case
 from .tables import Record
@@ -41,7 +39,7 @@ def sound(record: Record) -> bool:
 
 def covers(record: Record, case: Case) -> bool:
     """Whether a record holds all that a case asks for, without a wrong result."""
-    defaults, new = json.loads(json.dumps([asdict(nc.ProgramConfig()), case.config()]))
+    defaults, new = json.loads(json.dumps([asdict(type(case.program)()), case.config()]))
     old = {**record["case"], "program": defaults | record["case"]["program"]}  # the program may have newer settings
     groups = old.pop("groups")
     return all(group in groups for group in new.pop("groups")) and old == new and sound(record)

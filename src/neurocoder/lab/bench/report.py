@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..files import replacing
-from .cases import BASELINES
+from .cases import BASELINES, OURS
 from .tables import MODES, Entry, Record, markdown, notes, short, spread, table
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
@@ -17,7 +17,7 @@ ONE_LINE = ("eager", "compiled", "wrapped", "graphed")
 
 
 class Target(NamedTuple):
-    """What this project wants of `nc.Linear` in float32."""
+    """What this project wants of its layers in float32."""
 
     device: str
     case: str
@@ -34,6 +34,7 @@ TARGETS = (
     Target("cpu", "784x10", "784x10, batch 128", ["eager"], "forward+backward", 15, 8),
     Target("cpu", "1024x1024", "1024x1024, batch 256", ["eager"], "forward+backward", 2.5, 1.5),
     Target("cpu", "4096x4096", "4096x4096, batch 256", ["eager"], "forward+backward", 1.3, 1.15),
+    Target("cpu", "growing", "growing memory, 1024x1024, batch 256", ["eager"], "forward+backward", 4, 2.5),
     Target("cpu", "784x10-single", "784x10, one input, one thread", ONE_LINE, "forward", 30, 15),
     Target("cpu", "1024x1024-single", "1024x1024, one input, one thread", ONE_LINE, "forward", 3, 2),
     Target("cuda", "784x10", "784x10, batch 128", ["graph"], "forward+backward", 4, 2),
@@ -57,7 +58,7 @@ def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
     """Bar, aim and what was measured."""
     unit = " GB" if target.memory else "x"
     limits = [f"{target.bar:g}{unit}", f"{target.aim:g}{unit}"]
-    ours = fastest(target, entries, ["program", "recoded"], target.modes)
+    ours = fastest(target, entries, OURS, target.modes)
     base = fastest(target, entries, BASELINES, target.modes[:1])
     best = fastest(target, entries, BASELINES, target.modes)
     mode = f"{MODES[ours['mode'] if ours else target.modes[0]]}, {target.direction}"
@@ -77,7 +78,10 @@ def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
 def about(record: Record) -> str:
     """What a record is about."""
     case, program = record["case"], record["case"]["program"]
-    sizes = f"P={program['slots']} J={program['steps']} H={program['heads']}, LSTM {program['hidden']}"
+    if "rank" in program:
+        sizes = f"{program['slots']} written slots of rank {program['rank']}, {program['top_k']} for each input"
+    else:
+        sizes = f"P={program['slots']} J={program['steps']} H={program['heads']}, LSTM {program['hidden']}"
     joined = "x".join(map(str, case["widths"]))
     kind = joined if len(case["widths"]) == 2 else f"training step, MLP {joined.replace('x', '-')}"
     inputs = "one input" if case["batch"] == 1 else f"batch {case['batch']}"
