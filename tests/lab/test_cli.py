@@ -54,7 +54,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("rum", "command must be among run, report, export, pack, list, play, bench, demo, got 'rum'"),
+        ("rum", "command must be among run, report, export, pack, list, play, explore, bench, demo, got 'rum'"),
         ("run", "experiment must be given"),
         ("run --seeds 0 digits", "experiment must be given first"),
         ("run digit", "among digits, polynomials, split, images, atari, or package.module:Class, got 'digit'"),
@@ -98,7 +98,10 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("export --output results", "Missing from neurocoder export"),
         ("export runs.csv --output nowhere", "--output must be a folder with records, got nowhere"),
         ("export runs.csv --output .", "no records under .: make some with `neurocoder run`"),
-        ("report --presets worst", "--presets must be among quick, best, paper, smoke, got 'worst'"),
+        (
+            "report --presets worst",
+            "--presets must be among quick, best, best-224, paper, paper-224, stream, smoke, got",
+        ),
     ],
 )
 def test_wrong_input_gets_one_clear_line(capsys, tmp_path, monkeypatch, words, message):

@@ -1,0 +1,1 @@
+"""The explorer: a web page on which one watches a program being composed."""
