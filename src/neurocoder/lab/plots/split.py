@@ -33,8 +33,8 @@ def accuracy_curves(panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]
     Args:
         panels: by method, then by model, one curve (tasks,) per seed
     """
-    columns = min(5, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // 5)
+    columns = -(-len(panels) // rows)
     figure = style.new_figure(0.6 + 2.1 * rows)
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis, (method, models) in zip(axes.flat, panels.items(), strict=False):
