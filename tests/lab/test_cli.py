@@ -100,7 +100,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("export runs.csv --output .", "no records under .: make some with `neurocoder run`"),
         (
             "report --presets worst",
-            "--presets must be among quick, best, best-224, paper, paper-224, stream, smoke, got",
+            "--presets must be among quick, best, paper, smoke, best-224, paper-224, stream, got",
         ),
     ],
 )
