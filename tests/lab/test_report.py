@@ -1,125 +1,17 @@
 import re
 import shlex
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-from matplotlib.figure import Figure
+from toy import CHAPTER, PLOT, TABLE, Toy, record, write
 
-from neurocoder.lab import command, comparison, provenance, report
-from neurocoder.lab.experiments import Experiment, load
+from neurocoder.lab import command, provenance, report
+from neurocoder.lab.experiments import load
 from neurocoder.lab.formats import cells, html, markdown, text
-from neurocoder.lab.formats.chapter import Chapter, draw
-from neurocoder.lab.results import Record, plain
-from neurocoder.lab.sections import Difference, Ours, Plot, Section, Table
+from neurocoder.lab.formats.chapter import draw
+from neurocoder.lab.results import plain
+from neurocoder.lab.sections import Difference, Ours, Table
 from neurocoder.lab.statistics import by_seed, differences, summary
-
-
-def figure() -> Figure:
-    made = Figure(figsize=(3, 2), layout="constrained")
-    axis = made.subplots()
-    axis.plot([1, 2, 3], [3, 1, 2], label="curve")
-    axis.legend()
-    axis.fill_between([1, 2, 3], [2, 0, 1], [4, 2, 3], alpha=0.2, hatch="/")
-    return made
-
-
-TABLE = Table(
-    title="Error <b> & [co]",
-    headings=["model", "parameters", "error, %", "paper", "remark"],
-    rows=[
-        ["linear | plain", 7850, Ours([7.0, 7.2, 7.4]), 8.4, "x < y [z]"],
-        ["H3_J5 *best*", 7176, Ours([5.5]), None, None],
-        ["`mlp`", None, Ours([]), 93.5, "200-32-10"],
-    ],
-    caption="Lower is better; 5% < 7%.",
-)
-PLOT = Plot("curve", 'Test error, "mean" & <spread>', figure)
-SECTION = Section("Error against J", ["Falls from J=1 to J=5, `J < 6` & up."], [TABLE], [PLOT])
-CHAPTER = Chapter(
-    experiment="toy",
-    title="Toy",
-    preset="best",
-    origin="2 runs.",
-    commands=["neurocoder run toy --seeds '0,1'"],
-    sections=[SECTION],
-    pictures={"curve": draw(PLOT, "toy-best-curve")},
-)
-
-
-@dataclass(frozen=True)
-class Program:
-    slots: int = 6
-
-
-@dataclass(frozen=True)
-class Config:
-    epochs: int = 20
-    learning_rate: float = 0.005
-    validation: bool = False
-    widths: tuple[int, ...] = (200, 32)
-    program: Program = Program()
-
-
-class Toy(Experiment):
-    name = "toy"
-    title = "Toy"
-    Config = Config
-    presets = {"paper": Config(epochs=3), "best": Config()}
-    seeds = {"paper": range(2), "best": range(2)}
-
-    def variants(self, config):
-        return ["linear", "J5"]
-
-    def run(self, context):
-        raise NotImplementedError
-
-    def sections(self, records, paper):
-        row = ["J5", Ours(list(by_seed(records, "J5", "error").values())), paper["parameters"]["neurocoder"]]
-        return [
-            Section("Found", [f"{len(records)} records"], [Table("Errors", ["model", "ours", "paper"], [row])], [PLOT])
-        ]
-
-
-def record(
-    variant="J5", seed=0, error=5.0, preset="best", commit="a" * 40, hardware="H200", model=None, **changes
-) -> Record:
-    config = {**plain(Toy.presets[preset]), **changes}
-    return Record(
-        experiment="toy",
-        preset=preset,
-        variant=variant,
-        seed=seed,
-        config=config,
-        model=model,
-        loop="plain",
-        device="cpu",
-        precision="32-true",
-        processes=1,
-        parameters={"total": 10},
-        metrics={"error": error},
-        history=[{"step": 3, "loss": 1.0, "error": error}],
-        observations={},
-        seconds=40.0,
-        environment={
-            "commit": commit,
-            "changed": "yes" if commit.endswith("+") else "no",
-            "hardware": hardware,
-            "torch": "2.13.0",
-        },
-    )
-
-
-def write(folder: Path, *records: Record) -> None:
-    for one in records:
-        one.write(folder / one.experiment / one.preset / one.variant / f"seed{one.seed}.json")
-
-
-@pytest.fixture
-def toy(monkeypatch):
-    monkeypatch.setattr(report, "EXPERIMENTS", {"toy": "toys:Toy"})
-    monkeypatch.setattr(report, "load", lambda name: Toy())
-    monkeypatch.setattr(report, "paper_numbers", lambda: {"toy": {"parameters": {"neurocoder": 7300}}})
 
 
 def test_summary_of_four_values_by_hand():
@@ -323,74 +215,6 @@ def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
     assert before == {name: written[name].read_bytes() for name in before}
     report.main(replace(options, presets=("paper",)))
     assert "Preset best" not in written["toy.md"].read_text()
-
-
-def test_configurations_of_a_preset_are_compared_in_one_table(toy, tmp_path, capsys):
-    """Each in its own folder; the preset's own has its whole chapter too."""
-    write(tmp_path / "in" / "a", record(seed=0, error=5.0), record(seed=1, error=6.0), record("linear", error=7.0))
-    for epochs, error in ((2, 9.0), (10, 8.0)):
-        write(
-            tmp_path / "in" / f"e{epochs}", *(record(seed=seed, error=error + seed, epochs=epochs) for seed in (0, 1))
-        )
-    write(tmp_path / "in" / "z", record(seed=0, error=1.0))
-    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
-    page = (tmp_path / "out" / "toy.md").read_text()
-    whole, compared = page.split("## Preset best, 3 configurations\n")
-    assert "## Preset best\n" in whole
-    assert "epochs" not in whole
-    assert "| settings | linear | J5 |" in compared
-    rows = [line for line in compared.splitlines() if line.startswith("| epochs")]
-    assert rows == [
-        "| epochs 2 | – | 9.50 ± 0.71 |",
-        "| epochs 10 | – | 8.50 ± 0.71 |",
-        "| epochs 20 | 7.00 (n=1) | 5.50 ± 0.71 |",
-    ]
-    assert "neurocoder run toy --preset best --seeds 0-1 --variants J5 --epochs 2" in compared
-    assert "repeats J5 seed 0 of another folder; left out" in capsys.readouterr().err
-
-
-def test_one_configuration_says_its_options(toy, tmp_path, capsys):
-    write(tmp_path, record(epochs=2, validation=True))
-    report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
-    assert "## Preset best, epochs 2, validation\n" in (tmp_path / "out" / "toy.md").read_text()
-    assert (tmp_path / "out" / "images" / "toy-best-epochs-2-validation-curve.png").exists()
-
-
-def test_settings_that_differ_make_the_label():
-    rates = {"rate_gru": 0.1, "rate_multi": 0.2}
-    preset = {"rates": rates, "clip": 0.1, "decay": "cosine", "validation": False}
-
-    def told(**changes):
-        return comparison.label(comparison.changed(preset | changes, preset))
-
-    assert told() == ""
-    assert told(rates={"rate_gru": 0.3, "rate_multi": 0.3}, clip=None) == "rate 0.3, no clip"
-    assert told(rates=rates | {"rate_multi": 0.3}, validation=True) == "rate multi 0.3, validation"
-
-
-def test_models_that_differ_make_the_label():
-    def model(**changes):
-        return {"out": {"slots": 4, "sharpness": 1.0, "start": {"gate": -1.0, "spread": 0.1}} | changes}
-
-    usual = [record(seed=seed, model=model()) for seed in range(4)]
-    other = record(seed=4, model=model(sharpness=5.0)), record(seed=5, model=model(start={"gate": 0.0, "spread": 0.1}))
-    larger = record("linear", model=model(slots=9))
-    rows = comparison.configurations([*usual, *other, larger], plain(Toy.presets["best"]))
-    assert [comparison.label(settings) for settings, _ in rows] == ["", "gate 0.0", "sharpness 5.0"]
-    assert rows[0][1] == [*usual, larger]
-    halves = comparison.configurations([usual[0], other[0]], plain(Toy.presets["best"]))
-    assert [comparison.label(settings) for settings, _ in halves] == ["sharpness 1.0", "sharpness 5.0"]
-    layers = [record(seed=seed, model={"a": {"slots": 4}, "b": {"slots": 4 + seed}}) for seed in (0, 1)]
-    rows = comparison.configurations(layers, plain(Toy.presets["best"]))
-    assert [comparison.label(settings) for settings, _ in rows] == ["b slots 4", "b slots 5"]
-
-
-def test_small_numbers_are_compared_in_their_own_unit():
-    runs = [record(seed=seed, error=(2 + seed) * 1e-4) for seed in range(2)], [record(error=8e-3, epochs=1)]
-    rows = [({}, runs[0]), ({"epochs": 1}, runs[1])]
-    (table,) = comparison.section(rows, {"epochs": 3}, ["J5"], "error").tables
-    assert table.title == "Error, 1e-4"
-    assert table.rows == [["epochs 1", "80.00"], ["epochs 3", "2.50 ± 0.71 (n=2)"]]
 
 
 def test_an_own_experiment_is_run_by_the_name_it_was_given(tmp_path, monkeypatch, capsys):

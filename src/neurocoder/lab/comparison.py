@@ -1,4 +1,4 @@
-"""Configurations of one preset side by side: a row for each, a column for each variant."""
+"""Configurations of one preset side by side: a row for each, a column for each variant, or the other way round."""
 
 from __future__ import annotations
 
@@ -99,13 +99,16 @@ def section(rows: Rows, preset: Mapping[str, Any], variants: Sequence[str], metr
         note = f" (n={len(found)})" * (len(found) != usual)
         return brief([value / 10**unit for value in found], 2) + note if found else None
 
+    labels = [label(settings) or "as the preset" for settings, _ in own]
+    headings = ["settings", *variants]
+    cells: list[list[Cell]] = [[name, *map(cell, row.values())] for name, row in zip(labels, values, strict=True)]
+    if len(variants) > len(labels):
+        headings = ["variant", *labels]
+        cells = [[variant, *(cell(row[variant]) for row in values)] for variant in variants]
     table = Table(
         title=metric.replace("_", " ").capitalize() + f", 1e{unit}" * (unit < 0),
-        headings=["settings", *variants],
-        rows=[
-            [label(settings) or "as the preset", *map(cell, row.values())]
-            for (settings, _), row in zip(own, values, strict=True)
-        ],
+        headings=headings,
+        rows=cells,
         caption=f"Mean ± standard deviation, n={usual}." + f" All runs: {label(shared)}." * bool(shared),
     )
     return Section("Settings compared", tables=[table])
