@@ -2,6 +2,7 @@
 
 import base64
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from neurocoder.lab.experiments.split import SplitConfig
 from neurocoder.lab.experiments.split_data import permuted
 from neurocoder.lab.experiments.split_growing import PIXELS, Growing, nearest_keys, slot_map
 from neurocoder.lab.experiments.split_models import build_growing
+from neurocoder.lab.experiments.split_sections import memory_plots
 
 MEMORY = nc.GrowingConfig(slots=8, residual=False, top_k=1)
 
@@ -118,3 +120,21 @@ def test_permuted_tasks_have_one_order_of_pixels_each(scenario, head, labels, wi
     assert torch.equal(second.test[0], second.train[0])
     assert torch.equal(permuted(train, test, 2, scenario)[1].train[0], second.train[0])
     assert (second.head, second.train[1].tolist(), second.width) == (head, labels, width)
+
+
+def test_accuracy_is_drawn_against_memory_where_several_sizes_were_tried():
+    def run(variant, slots, rank, accuracy):
+        metrics = {"average_accuracy": accuracy, "nearest_key": accuracy - 1}
+        model = {"heads.0": {"slots": slots, "rank": rank}}
+        parameters = {"total": 1000 * slots * rank}
+        return SimpleNamespace(variant=variant, model=model, parameters=parameters, metrics=metrics)
+
+    growing = [run("mnist-domain-adagrad-growing", slots, rank, 90) for slots, rank in ((100, 1), (100, 4), (200, 4))]
+    others = [run("mnist-domain-adagrad-mlp", 1, 1, 60), run("mnist-class-adagrad-growing", 100, 4, 80)]
+    (plot,) = memory_plots([*growing, *growing, *others])
+    (axis,) = plot.draw().axes
+    assert axis.get_title() == "Split MNIST, domain"
+    dots = [line for line in axis.lines if line.get_marker() == "o"]
+    assert [list(line.get_xdata()) for line in dots] == [[100_000], [400_000, 800_000]]
+    assert [set(line.get_ydata()) for line in dots] == [{90}, {90}]
+    assert memory_plots(growing[:2]) == []

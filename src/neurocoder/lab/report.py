@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -137,6 +137,7 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
         order = list(found) if known is None else experiment.variants(known)
         variants = sorted(found, key=lambda variant: order.index(variant) if variant in order else len(order))
         compared = comparison.section(rows, usual, variants, metric)
+        compared = replace(compared, plots=experiment.compared(records))
         yield chapter(f"{preset}, {len(rows)} configurations", records, [compared])
 
 

@@ -13,7 +13,7 @@ import torch
 
 from ..context import Context
 from ..results import Record
-from ..sections import Section
+from ..sections import Plot, Section
 from ..tasks import Task
 from ..training import train
 
@@ -52,6 +52,10 @@ class Experiment(ABC):
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         """Tables and figures from this experiment's records (one preset's, any subset of variants and seeds) beside the
         paper's numbers (this experiment's part of `paper.toml`)."""
+
+    def compared(self, records: Sequence[Record]) -> list[Plot]:
+        """Figures of records with several configurations of a preset, beside the table that compares them."""
+        return []
 
 
 class TaskExperiment(Experiment):

@@ -20,7 +20,7 @@ import neurocoder as nc
 from .. import continual as cl
 from ..context import Context
 from ..results import Record
-from ..sections import Section
+from ..sections import Plot, Section
 from . import split_sections
 from .experiment import Experiment
 from .split_data import tasks_of
@@ -218,6 +218,9 @@ class Split(Experiment):
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return split_sections.sections(records, paper)
+
+    def compared(self, records: Sequence[Record]) -> list[Plot]:
+        return split_sections.memory_plots(records)
 
 
 def results(matrix: Tensor, untrained: Sequence[float]) -> dict[str, float]:

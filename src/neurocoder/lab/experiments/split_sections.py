@@ -182,3 +182,32 @@ def slots(records: Sequence[Record]) -> dict[str, Any]:
             layer = next(iter(use))
             found[f"{variant.method}, {variant.model}, {layer}"] = np.array(use[layer])
     return found
+
+
+def memory_plots(records: Sequence[Record]) -> list[Plot]:
+    """Accuracy against the size of growing memories, if records have several sizes."""
+    sizes: dict[str, dict[tuple[int, int], list[Record]]] = {}
+    for record in records:
+        variant = parse(record.variant)
+        if grows(variant.model) and record.model:
+            rank = next(iter(record.model.values()))["rank"]
+            panel = f"{TITLES[variant.dataset]}, {variant.scenario}"
+            sizes.setdefault(panel, {}).setdefault((rank, record.parameters["total"]), []).append(record)
+    panels: dict[str, Any] = {
+        title: [
+            (
+                rank,
+                total,
+                np.mean([run.metrics["average_accuracy"] for run in runs]),
+                np.mean([run.metrics["nearest_key"] for run in runs]),
+            )
+            for (rank, total), runs in sorted(found.items())
+        ]
+        for title, found in sizes.items()
+        if len(found) > 2
+    }
+    caption = (
+        "Average accuracy of growing layers against their size, keys included, by rank; for each number of parameters "
+        "the mean over settings and seeds. Crosses: the label of the nearest key instead."
+    )
+    return [Plot("memory", caption, partial(plots.memory_sizes, panels))] if panels else []

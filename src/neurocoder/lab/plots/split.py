@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -146,6 +147,33 @@ def growing_slots(found: Mapping[str, Any], matrix: NDArray[np.float64]) -> Figu
             panel.imshow(np.hstack([_image(key) for key in found["keys"][task][3 * row : 3 * row + 3]]), cmap="gray")
             panel.set_axis_off()
     axes[0, 0].set_ylabel("accuracy, %")
+    return figure
+
+
+@style.styled
+def memory_sizes(panels: Mapping[str, Sequence[tuple[int, int, float, float]]]) -> Figure:
+    """Accuracy against the size of a growing memory.
+
+    Args:
+        panels: by title, points (rank, parameters, accuracy, accuracy of the nearest key)
+    """
+    figure = style.new_figure(3.2)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    ranks = sorted({rank for points in panels.values() for rank, *_ in points})
+    for axis, (title, points) in zip(axes, panels.items(), strict=True):
+        for index, rank in enumerate(ranks):
+            own = [point[1:] for point in points if point[0] == rank]
+            colour = matplotlib.colormaps[style.MAP](0.9 * index / max(1, len(ranks) - 1))
+            sizes, accuracies, nearest = zip(*own, strict=True) if own else ((), (), ())
+            axis.plot(sizes, accuracies, color=colour, marker="o", ms=5, ls="none", label=f"rank {rank}")
+            axis.plot(sizes, nearest, color=colour, marker="x", ms=5, ls="none", alpha=0.6)
+        axis.set_xscale("log")
+        axis.set_title(title)
+        axis.set_xlabel("parameters and keys")
+        axis.grid(axis="y")
+    axes[0].set_ylabel("average accuracy, %")
+    handles = {label: one for axis in axes for one, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=6)
     return figure
 
 
