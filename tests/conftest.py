@@ -42,3 +42,15 @@ def assert_same_programs(actual, expected):
             assert getattr(actual, name) is None
         else:
             torch.testing.assert_close(getattr(actual, name), value)
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """Reports know one experiment, without training."""
+    from toy import Toy
+
+    from neurocoder.lab import report
+
+    monkeypatch.setattr(report, "EXPERIMENTS", {"toy": "toys:Toy"})
+    monkeypatch.setattr(report, "load", lambda name: Toy())
+    monkeypatch.setattr(report, "paper_numbers", lambda: {"toy": {"parameters": {"neurocoder": 7300}}})
