@@ -31,11 +31,11 @@ def results(layer, x, upstream):
 SIZES = {
     "small": ({}, 5, {}),
     "odd": ({"d_in": 131, "d_out": 150, "count": 30}, 37, {"slots": 37, "rank": 3, "top_k": 5}),
-    "wide": ({"d_in": 300, "d_out": 600, "count": 9}, 40, {"slots": 16, "rank": 4, "top_k": 4}),
+    "wide": ({"d_in": 300, "d_out": 600, "count": 9}, 8, {"slots": 16, "rank": 4, "top_k": 4}),
     "one input, one slot": ({"count": 1}, 1, {"rank": 1, "top_k": 1}),
     "fewer slots than top_k": ({"count": 2}, 9, {"top_k": 5}),
     "nothing written": ({"count": 0}, 4, {}),
-    "full": ({"count": 6}, 50, {"residual": False}),
+    "full": ({"count": 6}, 14, {"residual": False}),
 }
 
 
@@ -100,9 +100,10 @@ def test_only_what_needs_a_gradient_gets_one():
 
 
 def test_the_same_input_gives_the_same_bits():
-    layer, x = built(count=6), torch.randn(60, 7, device=DEVICE)
+    inputs = 600 if DEVICE == "cuda" else 12  # the interpreter is slow, and always does the same
+    layer, x = built(count=6), torch.randn(inputs, 7, device=DEVICE)
     with nc.backend("triton"):
-        first, second = (results(layer, x, torch.ones(60, 3, device=DEVICE)) for _ in range(2))
+        first, second = (results(layer, x, torch.ones(inputs, 3, device=DEVICE)) for _ in range(2))
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 

@@ -155,7 +155,7 @@ def test_a_cluster_makes_the_same_records_although_a_worker_is_killed(tmp_path, 
     assert not list(tmp_path.glob("**/*.lock"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_on_a_cluster_is_stopped_and_resumed(tmp_path):
     wish = ("run", "lines:Lines", "--variants", "program", "--seeds", 0, "--pause", 0.08, "--cluster", "local")
     process = command(*wish, "--output", tmp_path, "--checkpoint-seconds", 0)

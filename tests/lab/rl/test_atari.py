@@ -79,7 +79,7 @@ def test_a_run_makes_a_record_and_a_report(tmp_path, trainer, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_run_that_is_killed_resumes(tmp_path, how, capsys):
     wish = run(tmp_path, "--steps", 12_000, "--log-every", 200, "--checkpoint-seconds", 0)
     process = subprocess.Popen([sys.executable, "-m", "neurocoder.lab", *wish], stdout=subprocess.DEVNULL)

@@ -10,7 +10,7 @@ pytest.importorskip("gymnasium")
 from neurocoder.lab.experiments.atari import CARTPOLE
 from neurocoder.lab.rl import A2C, Environments, Settings, Step, a2c, evaluate, make_agent
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("head", ["plain", "neurocoder"])
