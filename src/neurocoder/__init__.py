@@ -1,6 +1,6 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
-from . import functional, reference
+from . import functional, plot, reference
 from .backend import backend
 from .base import CodedLayer
 from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
@@ -72,6 +72,7 @@ __all__ = [
     "orthogonal_loss",
     "parameter_groups",
     "plan",
+    "plot",
     "recode",
     "record",
     "reference",
