@@ -39,7 +39,10 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "pack": (_lab("forward", "pack"), "gather records into one file per experiment and preset"),
     "list": (_lab("table"), "list the experiments and presets"),
     "play": (_lab("forward", "rl.play"), "draw an episode of an agent as a GIF, with the programs it attends to"),
-    "explore": (_lab("forward", "explorer.explore"), "write a page on which to watch a program being composed"),
+    "explore": (
+        _lab("forward", "explorer.explore"),
+        "watch a program being composed, or look into a model of your own",
+    ),
     "bench": (_bench, "benchmark program layers against plain ones"),
     "demo": (_lab("forward", "demo"), "a two-minute demo on MNIST"),
 }

@@ -14,6 +14,7 @@ import neurocoder as nc
 
 from ..data import mnist
 from ..files import replacing
+from . import episode, learn
 from .model import SIDE, Demo
 
 ASSETS = Path(__file__).parent / "assets"
@@ -21,6 +22,7 @@ SCRIPTS = (
     *("equations", "data", "image", "dom", "paint"),
     *("drawing", "picker", "answer", "slots", "attention", "components"),
     *("weights", "why", "tree", "similar", "between"),
+    *("learn_layers", "learn_run", "learn", "episode"),
     *("tour", "explorer"),
 )
 """In the order in which the page runs them: the equations, tools, one view a file, the whole."""
@@ -59,6 +61,8 @@ def data(demo: Demo) -> dict[str, Any]:
         "centres": packed(demo.centres),
         "paths": demo.paths.tolist(),
         "digits": test_digits(),
+        "learn": learn.data(),
+        "episode": episode.data(episode.load()),
     }
 
 

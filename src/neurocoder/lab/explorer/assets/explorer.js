@@ -5,7 +5,7 @@ NC.start = (text) => {
   const E = NC.equations;
   const { model, digits, tree, average, given } = NC.data.load(text);
   const views = [];
-  const app = { model, digits, tree, average, result: null, factors: E.unchanged(model) };
+  const app = { model, digits, tree, average, given, result: null, factors: E.unchanged(model) };
   let input = null;
   let programs = null; // the weights of the test digits, for the factors of now
 
@@ -92,11 +92,9 @@ NC.start = (text) => {
   });
   app.pick = (digit) => drawing.show(digit);
   const between = NC.between(find("#between-root"), { app });
+  const PARTS = ["picker", "answer", "slots", "attention", "components", "weights", "why", "tree", "similar"];
   const mounted = Object.fromEntries(
-    ["picker", "answer", "slots", "attention", "components", "weights", "why", "tree", "similar"].map((name) => [
-      name,
-      NC[name](find(`#${name}-root`), { app }),
-    ]),
+    [...PARTS, "learn", "episode"].map((name) => [name, NC[name](find(`#${name}-root`), { app })]),
   );
   views.push(drawing, ...Object.values(mounted), between);
 
@@ -116,7 +114,13 @@ NC.start = (text) => {
     answer();
   });
   const top = find("#bar");
-  new IntersectionObserver(([entry]) => top.classList.toggle("shown", !entry.isIntersecting)).observe(find("#answer"));
+  let away = false;
+  const show = () => top.classList.toggle("shown", away && scrollY > 40); // at the very top it would cover the heading
+  new IntersectionObserver(([entry]) => {
+    away = !entry.isIntersecting;
+    show();
+  }).observe(find("#answer"));
+  addEventListener("scroll", show, { passive: true });
   find("#bar-back").addEventListener("click", () => {
     find("#draw").scrollIntoView({ block: "start" });
     drawing.canvas.focus({ preventScroll: true });

@@ -57,7 +57,17 @@ NC.tour = (opener, { app }) => {
     [
       "#between",
       "Between two drawings",
-      "Keep two drawings as A and B. On the way from one to the other the program changes, mostly smoothly. A jump is a point where another slot becomes the least used. Done! The questions at the end say more.",
+      "Keep two drawings as A and B. On the way from one to the other the program changes, mostly smoothly. A jump is a point where another slot becomes the least used.",
+    ],
+    [
+      "#learn",
+      "Watch it learn",
+      "Press play: two networks learn five tasks, one after the other, in your browser. In the plain one new tasks overwrite old ones. The growing layer writes a new slot for an image that is unlike all its keys, and keeps the old ones.",
+    ],
+    [
+      "#episode",
+      "Programs that act",
+      "A recorded episode of an agent. Its policy is one layer whose weight is composed anew at each step; beside the screen you see which slots it reads. Done! The questions at the end say more.",
     ],
   ];
   const title = make("h2", { id: "tour-title", tabindex: "-1" });

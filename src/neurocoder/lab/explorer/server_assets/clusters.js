@@ -1,0 +1,84 @@
+"use strict";
+/* Groups of inputs with similar programs. */
+NC.clusters = (root, app) => {
+  const { make, percent, say } = NC.dom;
+  const about = NC.dom.find("#clusters-about");
+
+  function labelBars(counts, labels) {
+    const top = Math.max(...counts, 1);
+    return make(
+      "ol",
+      { class: "label-bars" },
+      ...counts.map((count, i) => {
+        const bar = make("i");
+        bar.style.height = `${(100 * count) / top}%`;
+        return make(
+          "li",
+          { title: `label ${labels[i]}: ${count} inputs`, "aria-label": `label ${labels[i]}: ${count}` },
+          make("span", { class: "column" }, bar),
+          make("span", { text: String(labels[i]) }),
+        );
+      }),
+    );
+  }
+
+  function show(layer) {
+    const { groups, labels, silhouette } = layer.clusters;
+    const clear =
+      silhouette >= 0.5
+        ? "The groups are distinct"
+        : silhouette >= 0.25
+          ? "The groups are weak"
+          : "There are hardly any groups: programs vary continuously";
+    say(
+      about,
+      groups.length === 1
+        ? "All inputs have the same program: this layer makes no difference between them."
+        : `${groups.length} groups, found by k-means over the attention of all components. ${clear} (silhouette ${silhouette.toFixed(2)}).`,
+    );
+    root.replaceChildren(
+      make(
+        "ol",
+        { class: "groups" },
+        ...groups.map((group, n) =>
+          make(
+            "li",
+            { class: "group" },
+            make(
+              "div",
+              {},
+              make("h3", { text: `Group ${n + 1}` }),
+              make("p", {
+                class: "note",
+                text: `${group.size} ${group.size === 1 ? "input" : "inputs"}, ${percent(group.size / app.summary.inputs)}`,
+              }),
+            ),
+            make(
+              "figure",
+              {},
+              NC.heat.bars(group.usage[0], 0, `Mean attention of group ${n + 1} over the slots`, false),
+              make("figcaption", { text: layer.growth ? "slots it reads" : "slots of U it reads" }),
+            ),
+            group.labels
+              ? make("figure", {}, labelBars(group.labels, labels), make("figcaption", { text: "inputs of each label" }))
+              : "",
+            make(
+              "figure",
+              { class: "typical" },
+              make(
+                "div",
+                { class: app.pictures.none ? "indices" : "thumbs strip-of" },
+                ...group.typical.map((index) => app.pictures.button(index)),
+              ),
+              make("figcaption", { text: "typical inputs" }),
+            ),
+          ),
+        ),
+      ),
+      app.summary.says
+        ? make("p", { class: "note wrong-note", text: "Orange border: the model says another class than the label." })
+        : "",
+    );
+  }
+  return { show };
+};

@@ -1,0 +1,385 @@
+"""What the layers of a model do with some inputs: the numbers behind the server's page."""
+
+from __future__ import annotations
+
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import neurocoder as nc
+from neurocoder import views
+from neurocoder.growing import GrowingLayer
+
+from .server_model import Batch, Inputs, line
+
+TYPICAL = 12
+"""Inputs of a group that are shown."""
+NEAREST = 12
+"""Inputs with the most similar programs that are shown."""
+LABELS = 40
+"""Labels that are shown; the most frequent ones."""
+SLOTS = 400
+"""Written slots of a growing layer that are told one by one: the most visited ones."""
+DIGITS = 5
+
+
+def rounded(values: Tensor) -> Any:
+    """Numbers for JSON; what is not finite counts as zero."""
+    return [
+        rounded(value) if value.dim() else round(float(value), DIGITS)
+        for value in values.detach().cpu().double().nan_to_num(0.0, 0.0, 0.0)
+    ]
+
+
+class Refused(ValueError):
+    """A question that has no answer, such as one about a layer that is not there."""
+
+
+class Layer:
+    """One coded layer: how each input reads its slots."""
+
+    def __init__(self, name: str, module: nc.CodedLayer) -> None:
+        self.name, self.module = name, module
+        self.read: list[Tensor] = []  # for each batch: attention over the slots of each memory (n, kinds, P)
+        self.decided: list[Tensor] = []  # for each batch: what decides the programs (n, D)
+        self.problem = "" if hasattr(module, "programs") else "this kind of layer keeps no programs to look at"
+
+    @property
+    def grows(self) -> bool:
+        """Whether it allocates slots."""
+        return isinstance(self.module, GrowingLayer)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The memories whose slots are read; a growing layer has one attention for all."""
+        return ("u",) if self.grows else views.MEMORIES
+
+    def add(self, calls: list[Any], size: int) -> None:
+        """Keep how a batch of so many inputs was read; the calls of a layer that ran several times are averaged."""
+        if self.problem:
+            return
+        if not calls:
+            self.problem = "the model did not call it on this data"
+            return
+        if not all(isinstance(one, nc.Programs | nc.GrowingPrograms) for one in calls):
+            self.problem = "its programs are of a kind that this page does not know"
+            return
+        try:
+            read = [torch.stack([views.attention(one, kind, size) for kind in self.kinds], 1) for one in calls]
+            decided = [views.vectors(one, size) for one in calls]
+        except ValueError:
+            self.problem = "its programs cannot be told apart by input: one program serves several inputs"
+            return
+        self.read.append(torch.stack(read).mean(0).nan_to_num(0.0, 0.0, 0.0))
+        self.decided.append(torch.stack(decided).mean(0).nan_to_num(0.0, 0.0, 0.0))
+
+    @cached_property
+    def attention(self) -> Tensor:
+        """(N, kinds, P)"""
+        return torch.cat(self.read)
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """(N, D)"""
+        return torch.cat(self.decided)
+
+    @cached_property
+    def clusters(self) -> views.Clusters:
+        """Inputs that share programs."""
+        return views.clusters(self.vectors)
+
+    def facts(self) -> dict[str, Any]:
+        """For the list of layers."""
+        counts = nc.count_parameters(self.module)
+        config = self.module.config.to_dict()
+        return {
+            "name": self.name or "(the model itself)",
+            "kind": type(self.module).__name__,
+            "shape": list(self.module.weight_shape),
+            "grows": self.grows,
+            "parameters": counts,
+            "config": {name: value for name, value in config.items() if isinstance(value, int | float | str | bool)},
+            "problem": self.problem,
+        }
+
+
+def coded(model: nn.Module) -> dict[str, nc.CodedLayer]:
+    """The coded layers, named as `nc.record` names them, also in a compiled model."""
+    found = ((name.split("."), module) for name, module in model.named_modules())
+    return {
+        ".".join(part for part in parts if part != "_orig_mod"): module
+        for parts, module in found
+        if isinstance(module, nc.CodedLayer)
+    }
+
+
+@contextmanager
+def watching(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients; afterwards each module is in the mode in which it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class Study:
+    """A model, some inputs, and what is to be seen. Calls of the model wait for each other."""
+
+    def __init__(self, model: nn.Module, inputs: Inputs, title: str = "", images: bool = True) -> None:
+        self.model, self.inputs, self.title = model, inputs, title or type(model).__name__
+        self.lock = threading.RLock()
+        named = coded(model)
+        if not named:
+            raise ValueError(
+                "--model has no coded layers: recode it first (nc.recode), or load a checkpoint of a recoded one"
+            )
+        self.layers = {name: Layer(name, module) for name, module in named.items()}
+        self.device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+        self.outputs: list[Tensor] = []
+        if any(hasattr(module, "programs") for module in named.values()):
+            self._watch()
+        self.pictures = self._pictures() if images else None
+
+    def run(self, model: nn.Module, batch: Batch) -> tuple[nc.Recording, Any]:
+        """The programs of one batch, and the model's output."""
+        with self.lock, watching(model), nc.record(model) as trace:
+            moved = batch.to(self.device)
+            output = model(*moved.positional, **moved.named)
+        return trace, output
+
+    def _watch(self) -> None:
+        for batch in self.inputs.batches:
+            try:
+                trace, output = self.run(self.model, batch)
+            except Exception as error:  # of the user's own model
+                shape = "" if batch.first is None else f" on inputs of shape {tuple(batch.first.shape)}"
+                raise ValueError(f"--model fails on --data{shape}: {line(error)}") from None
+            self._answers(output, batch.size)
+            for name, layer in self.layers.items():
+                if not layer.problem:
+                    layer.add(trace.calls(name), batch.size)
+
+    def _answers(self, output: Any, size: int) -> None:
+        """Keep class scores, if the output looks like some."""
+        if isinstance(output, Tensor) and output.dim() == 2 and len(output) == size and output.shape[1] > 1:
+            self.outputs.append(output.detach().float().cpu())
+
+    def _pictures(self) -> Tensor | None:
+        """Thumbnails of all inputs (N, h, w, channels)."""
+        shown = [batch.first for batch in self.inputs.batches]
+        if any(one is None or one.shape[1:] != shown[0].shape[1:] for one in shown if shown[0] is not None):
+            return None
+        whole = torch.cat([one.detach().cpu().float() for one in shown if one is not None])
+        if whole.dim() == 2 and whole.shape[1] < 196:  # rather a table than an image
+            return None
+        return views.thumbnails(whole)
+
+    @cached_property
+    def labels(self) -> list[Any] | None:
+        """Of the inputs."""
+        return None if self.inputs.labels is None else self.inputs.labels.tolist()
+
+    @cached_property
+    def says(self) -> list[int] | None:
+        """The class of each input, if the model has a score for each label."""
+        labels, outputs = self.inputs.labels, self.outputs
+        if labels is None or sum(map(len, outputs)) != len(labels) or len({one.shape[1] for one in outputs}) != 1:
+            return None
+        in_range = int(labels.min()) >= 0 and int(labels.max()) < outputs[0].shape[1]
+        return torch.cat(outputs).argmax(1).tolist() if in_range else None
+
+    @cached_property
+    def frequent(self) -> list[Any]:
+        """The labels that are shown, in order."""
+        if self.inputs.labels is None:
+            return []
+        names, counts = self.inputs.labels.unique(return_counts=True)
+        return sorted(names[counts.argsort(descending=True, stable=True)[:LABELS]].tolist())
+
+    def summary(self) -> dict[str, Any]:
+        """What the page shows first."""
+        first = self.inputs.batches[0].first
+        pictures = self.pictures
+        return {
+            "version": nc.__version__,
+            "title": self.title,
+            "inputs": self.inputs.total,
+            "shape": None if first is None else list(first.shape[1:]),
+            "labels": self.labels,
+            "says": self.says,
+            "parameters": nc.count_parameters(self.model),
+            "layers": [layer.facts() for layer in self.layers.values()],
+            "pictures": None
+            if pictures is None
+            else {
+                "shape": list(pictures.shape[1:]),
+                "data": b64encode(pictures.round().byte().numpy().tobytes()).decode(),
+            },
+        }
+
+    def find(self, place: Any) -> Layer:
+        """The layer at this place of the list."""
+        if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < len(self.layers):
+            raise Refused(f"layer must be a whole number from 0 to {len(self.layers) - 1}, got {place!r}"[:200])
+        return list(self.layers.values())[place]
+
+    def input(self, name: str, index: Any) -> int:
+        """A valid index of an input."""
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < self.inputs.total:
+            raise Refused(f"{name} must be a whole number from 0 to {self.inputs.total - 1}, got {index!r}"[:200])
+        return index
+
+    def layer(self, place: int) -> dict[str, Any]:
+        """Usage, groups and growth of one layer."""
+        found = self.find(place)
+        if found.problem:
+            return {"problem": found.problem}
+        with self.lock:
+            result = {"kinds": list(found.kinds), "usage": self.usage(found), "clusters": self.clusters(found)}
+            if found.grows:
+                result["growth"] = self.growth(found)
+        return result
+
+    def usage(self, layer: Layer) -> dict[str, Any]:
+        """`mean` (kinds, P), and `by_label` (kinds, L, P) with the `labels` (L,)."""
+        mean = layer.attention.mean(0)
+        result: dict[str, Any] = {"mean": rounded(mean)}
+        if self.inputs.labels is not None:
+            rows = torch.stack([layer.attention[self.inputs.labels == name].mean(0) for name in self.frequent], 1)
+            result |= {"labels": self.frequent, "by_label": rounded(rows)}
+        return result
+
+    def clusters(self, layer: Layer) -> dict[str, Any]:
+        """Groups of inputs with similar programs, the largest first."""
+        found = layer.clusters
+        groups = []
+        for group in range(len(found.centres)):
+            inside = found.groups == group
+            one: dict[str, Any] = {
+                "size": int(inside.sum()),
+                "typical": found.typical(group, TYPICAL).tolist(),
+                "usage": rounded(layer.attention[inside].mean(0)),
+            }
+            if self.inputs.labels is not None:
+                own = self.inputs.labels[inside]
+                one["labels"] = [int((own == name).sum()) for name in self.frequent]
+            groups.append(one)
+        return {"silhouette": round(found.silhouette, 3), "groups": groups, "labels": self.frequent}
+
+    def growth(self, layer: Layer) -> dict[str, Any]:
+        """When slots were written, and what they serve; slots in order of writing."""
+        module: Any = layer.module
+        told = views.written(module)
+        use = layer.attention[:, 0][:, told.slots] if len(told.slots) else layer.attention.new_zeros(1, 0)
+        shown = told.visits.argsort(descending=True, stable=True)[:SLOTS].sort().values
+        slots = []
+        for place in shown.tolist():
+            mine = use[:, place]
+            one: dict[str, Any] = {
+                "slot": int(told.slots[place]),
+                "born": int(told.born[place]),
+                "visits": round(float(told.visits[place]), 1),
+                "use": round(float(mine.mean()), DIGITS),
+                "inputs": [i for i in mine.argsort(descending=True, stable=True)[:6].tolist() if mine[i] > 0.05],
+            }
+            if self.inputs.labels is not None:
+                sums = [float(mine[self.inputs.labels == name].sum()) for name in self.frequent]
+                one["labels"] = [round(value / max(sum(sums), 1e-12), 4) for value in sums]
+            slots.append(one)
+        return {
+            "written": len(told.slots),
+            "capacity": module.memory.capacity,
+            "steps": int(module.memory.steps),
+            "born": told.born.tolist(),
+            "labels": self.frequent,
+            "slots": slots,
+        }
+
+    def inspect(self, question: Any) -> dict[str, Any]:
+        """The program of one input, or on the way from it to another.
+
+        Args:
+            question: `layer`, its place in the list; `index` of an input; and optionally `other`, the index of a second
+                one, and `way`, from 0 (the first) to 1 (the second).
+        """
+        if not isinstance(question, dict) or set(question) - {"layer", "index", "other", "way"}:
+            raise Refused("the question must be an object with layer, index and optionally other and way")
+        layer, index = self.find(question.get("layer")), self.input("index", question.get("index"))
+        if layer.problem:
+            raise Refused(f"layer {layer.name!r}: {layer.problem}")
+        batch, way = self.inputs.one(index), question.get("way", 0)
+        if question.get("other") is not None:
+            if isinstance(way, bool) or not isinstance(way, int | float) or not 0 <= way <= 1:
+                raise Refused(f"way must be a number from 0 to 1, got {way!r}"[:200])
+            batch = self._between(batch, self.inputs.one(self.input("other", question["other"])), float(way))
+        try:
+            trace, output = self.run(self.model, batch)
+        except Exception as error:  # of the user's own model
+            raise Refused(f"the model fails on this input: {line(error)}") from None
+        programs = trace.calls(layer.name)[-1]
+        vector = torch.stack([views.vectors(one, 1) for one in trace.calls(layer.name)]).mean(0)
+        distance = torch.cdist(vector, layer.vectors)[0]
+        order = distance.argsort(stable=True)
+        result: dict[str, Any] = {
+            "nearest": [
+                [i, round(float(distance[i]), 4)] for i in order.tolist() if i != index or question.get("other")
+            ][:NEAREST],
+            "group": int(torch.cdist(vector, layer.clusters.centres).argmin()),
+        }
+        if isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1 and len(output) == 1:
+            chances = output[0].float().softmax(0)
+            top = chances.argsort(descending=True)[:10]
+            result["answer"] = [[int(place), round(float(chances[place]), 4)] for place in top]
+        if self.pictures is not None and question.get("other") is not None:
+            pixels = self.pictures[index] * (1 - way) + self.pictures[question["other"]] * way
+            result["picture"] = b64encode(pixels.round().byte().numpy().tobytes()).decode()
+        return result | (self._slots(programs) if layer.grows else self._components(layer, programs))
+
+    def _between(self, first: Batch, second: Batch, way: float) -> Batch:
+        """A mixture of two inputs of numbers."""
+        a, b = first.first, second.first
+        if a is None or b is None or not a.is_floating_point() or a.shape != b.shape:
+            raise Refused("there is no way between these inputs: they must be numbers of the same shape")
+        others = iter((*second.positional, *second.named.values()))
+        return first._replace(
+            positional=tuple(_mixed(value, next(others), way) for value in first.positional),
+            named={name: _mixed(value, next(others), way) for name, value in first.named.items()},
+        )
+
+    def _components(self, layer: Layer, programs: nc.Programs) -> dict[str, Any]:
+        """`attention` (3, r, P), `sigma` (r,) and the residual's `gate`, each the mean over positions."""
+        config: Any = layer.module.config
+        parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in views.MEMORIES]
+        gate = None if programs.gate is None else round(float(programs.gate.float().mean()), 4)
+        return {
+            "attention": rounded(torch.stack(parts)),
+            "sigma": rounded(programs.sigma.flatten(0, -2).float().mean(0)),
+            "gate": gate,
+            "heads": config.heads,
+        }
+
+    def _slots(self, programs: nc.GrowingPrograms) -> dict[str, Any]:
+        """The slots that the input uses, the nearest first (of its first position)."""
+        slots, share, near, born = (part.flatten(0, -2)[0] for part in programs[:4])
+        return {
+            "slots": [
+                [int(slot), round(float(w), 4), round(float(cosine), 4), int(step)]
+                for slot, w, cosine, step in zip(slots, share, near, born, strict=True)
+                if step >= 0
+            ]
+        }
+
+
+def _mixed(a: Any, b: Any, way: float) -> Any:
+    fits = isinstance(a, Tensor) and isinstance(b, Tensor) and a.is_floating_point() and a.shape == b.shape
+    return torch.lerp(a, b, way) if fits else a

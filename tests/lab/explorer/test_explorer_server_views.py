@@ -1,0 +1,353 @@
+"""What the server's page shows, against values worked out by hand; the model, the data and the runs it takes."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from server_helpers import GROUPS, SIDE, build, inputs, study
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import neurocoder as nc
+from neurocoder.lab.cli import main
+from neurocoder.lab.explorer import explore
+from neurocoder.lab.explorer.server_model import gathered
+from neurocoder.lab.explorer.server_runs import Runs, natural, of_record
+from neurocoder.lab.explorer.server_study import Study
+from neurocoder.lab.results import Record
+
+
+@pytest.fixture(scope="module")
+def found():
+    return study()
+
+
+def test_layers_are_listed_with_kind_sizes_and_parameters(found):
+    first, second = found.summary()["layers"]
+    assert (first["name"], first["kind"], first["shape"], first["grows"]) == ("1", "Linear", [12, SIDE * SIDE], False)
+    assert (second["name"], second["kind"], second["shape"], second["grows"]) == ("3", "GrowingLinear", [3, 12], True)
+    assert first["parameters"] == nc.count_parameters(found.model[1])
+    assert first["config"]["slots"] == 5
+    assert json.loads(json.dumps(found.summary())) == found.summary()
+
+
+def test_usage_is_the_mean_attention_over_all_inputs_and_by_label(found):
+    x, labels = inputs()
+    programs = found.model[1].programs(x.flatten(1))
+    usage = found.layer(0)["usage"]
+    attention = torch.stack([programs.u, programs.v, programs.s]).mean(2)  # (3, N, P), over components
+    torch.testing.assert_close(torch.tensor(usage["mean"]), attention.mean(1), atol=1e-5, rtol=0)
+    assert usage["labels"] == [0, 1, 2]
+    for label in range(GROUPS):
+        mean = attention[:, labels == label].mean(1)
+        torch.testing.assert_close(torch.tensor(usage["by_label"])[:, label], mean, atol=1e-5, rtol=0)
+
+
+def test_inputs_of_one_label_share_their_programs(found):
+    clusters = found.layer(0)["clusters"]
+    assert clusters["silhouette"] > 0.9
+    assert [group["size"] for group in clusters["groups"]] == [10, 10, 10]
+    assert sorted(group["labels"] for group in clusters["groups"]) == [[0, 0, 10], [0, 10, 0], [10, 0, 0]]
+    for group in clusters["groups"]:
+        assert len({index % GROUPS for index in group["typical"]}) == 1
+
+
+def test_a_growing_layer_tells_when_slots_were_written_and_what_they_serve():
+    layer = nc.GrowingLinear(3, 2, growing=nc.GrowingConfig(slots=4, top_k=1))
+    with torch.no_grad():
+        layer.memory.keys[:3] = nn.functional.normalize(torch.eye(3) - 1 / 3)
+        layer.memory.born[:3], layer.memory.visits[:3] = torch.tensor([4, 0, 9]), torch.tensor([30.0, 2.0, 8.0])
+        layer.memory.written.fill_(3)
+        layer.memory.steps.fill_(12)
+    x = torch.eye(3)[[0, 0, 1, 0]]
+    growth = Study(layer, gathered((x, torch.tensor([5, 5, 6, 6])), 10)).layer(0)["growth"]
+    assert (growth["written"], growth["capacity"], growth["steps"]) == (3, 4, 12)
+    assert growth["born"] == [0, 4, 9]
+    assert growth["labels"] == [5, 6]
+    slots = {slot["slot"]: slot for slot in growth["slots"]}
+    assert [slot["slot"] for slot in growth["slots"]] == [1, 0, 2], "in order of writing"
+    assert slots[0] == {
+        "slot": 0,
+        "born": 4,
+        "visits": 30,
+        "use": 0.75,
+        "inputs": [0, 1, 3],
+        "labels": [0.6667, 0.3333],
+    }
+    assert slots[1] == {"slot": 1, "born": 0, "visits": 2, "use": 0.25, "inputs": [2], "labels": [0, 1]}
+    assert slots[2] == {"slot": 2, "born": 9, "visits": 8, "use": 0, "inputs": [], "labels": [0, 0]}
+
+
+def test_one_input_and_the_way_to_another(found):
+    x, _ = inputs()
+    alone = found.inspect({"layer": 0, "index": 4})
+    programs = found.model[1].programs(x[4].flatten().unsqueeze(0))
+    parts = torch.stack([programs.u[0], programs.v[0], programs.s[0]])
+    torch.testing.assert_close(torch.tensor(alone["attention"]), parts, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.tensor(alone["sigma"]), programs.sigma[0], atol=1e-5, rtol=1e-5)
+    assert {index % GROUPS for index, _ in alone["nearest"][:9]} == {1}
+    assert 4 not in [index for index, _ in alone["nearest"]]
+    chances = found.model(x[4:5]).detach().softmax(1)[0]
+    assert alone["answer"][0] == [int(chances.argmax()), pytest.approx(float(chances.max()), abs=1e-4)]
+    start, end = (found.inspect({"layer": 0, "index": 4, "other": 5, "way": way}) for way in (0, 1))
+    assert start["attention"] == alone["attention"]
+    assert end["attention"] == found.inspect({"layer": 0, "index": 5})["attention"]
+    middle = found.inspect({"layer": 0, "index": 4, "other": 5, "way": 0.5})["attention"]
+    mixed = found.model[1].programs(((x[4] + x[5]) / 2).flatten().unsqueeze(0))
+    torch.testing.assert_close(torch.tensor(middle[0]), mixed.u[0], atol=1e-5, rtol=0)
+
+
+def test_the_model_stays_as_it_is():
+    model = build()
+    model[0].eval()
+    modes = [module.training for module in model.modules()]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = Study(model, gathered(inputs(), 512))
+    found.inspect({"layer": 1, "index": 0})
+    assert [module.training for module in model.modules()] == modes
+    assert sum(modes) == len(modes) - 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Sequences(nn.Module):
+    """Several programs an input, a layer that runs twice, one that never runs, and one without programs."""
+
+    def __init__(self):
+        super().__init__()
+        self.each, self.idle, self.expert = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        small = nc.ProgramConfig(slots=3, steps=1, heads=1, least_used=1, hidden=4)
+        nc.recode(self, ["each", "idle"], small)
+        nc.recode(self, "expert", nc.MixtureConfig(experts=2, active=1))
+
+    def forward(self, tokens, scale=1.0):
+        return self.expert(self.each(self.each(tokens) * scale).mean(1))
+
+
+def test_sequences_repeated_calls_and_layers_without_programs():
+    model, x = Sequences(), torch.randn(6, 5, 4)
+    found = Study(model, gathered({"tokens": x, "scale": 2.0, "labels": torch.arange(6) % 2}, 4))
+    assert found.inputs.total == 4
+    assert found.summary()["labels"] == [0, 1, 0, 1]
+    problems = [layer["problem"] for layer in found.summary()["layers"]]
+    assert problems == ["", "the model did not call it on this data", "this kind of layer keeps no programs to look at"]
+    assert found.layer(1) == {"problem": problems[1]}
+    once = model.each.programs(x[:4]).u.mean((1, 2))
+    twice = model.each.programs(model.each(x[:4]) * 2).u.mean((1, 2))
+    expected = ((once + twice) / 2).mean(0)
+    torch.testing.assert_close(torch.tensor(found.layer(0)["usage"]["mean"][0]), expected, atol=1e-5, rtol=0)
+    assert found.pictures is None
+
+
+def test_compiled_models_and_numbers_that_are_not_finite():
+    x, labels = inputs()
+    x[3] = torch.nan
+    plain = Study(build(), gathered((x, labels), 512)).layer(0)
+    compiled = Study(torch.compile(build(), backend="eager"), gathered((x, labels), 512))
+    assert list(compiled.layers) == ["1", "3"]
+    assert compiled.layer(0) == plain
+    assert sum(group["size"] for group in plain["clusters"]["groups"]) == 30
+    assert list(Study(torch.compile(nc.Linear(4, 2)), gathered(torch.randn(3, 4), 3)).layers) == [""]
+
+
+@pytest.mark.parametrize("form", ["tensor", "pair", "list", "loader", "dataset", "numpy", "generator", "dictionary"])
+def test_all_forms_of_data_give_the_same_inputs(form):
+    x, y = inputs()
+    data = {
+        "tensor": x,
+        "pair": (x, y),
+        "list": [(x[:7], y[:7]), (x[7:], y[7:])],
+        "loader": DataLoader(TensorDataset(x, y), batch_size=4),
+        "dataset": TensorDataset(x, y),
+        "numpy": (x.numpy(), y.numpy()),
+        "generator": ((x[at : at + 5], y[at : at + 5]) for at in range(0, 30, 5)),
+        "dictionary": {"input": x, "labels": y},
+    }[form]
+    found = gathered(data, 11)
+    assert found.total == 11
+    assert torch.equal(torch.cat([batch.first for batch in found.batches]), x[:11])
+    assert found.labels is None if form == "tensor" else found.labels.tolist() == y[:11].tolist()
+    assert torch.equal(found.one(9).first, x[9:10])
+
+
+OWN = {
+    "build": build,
+    "inputs": inputs,
+    "number": 3,
+    "plain": lambda: nn.Linear(2, 2),
+    "other": lambda: torch.randn(4, 5),
+    "empty": lambda: torch.randn(0, 5),
+    "words": lambda: "words",
+    "uneven": lambda: (torch.randn(4, 5), torch.zeros(3)),
+    "scalar": lambda: torch.tensor(1.0),
+    "objects": lambda: [object()],
+    "broken": lambda: 1 / 0,
+    "targets": (torch.randn(4, 1, SIDE, SIDE), torch.randn(4, 3)),
+    "names": lambda: {"a": "b"},
+}
+
+
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_model", SimpleNamespace(**OWN))
+
+
+SHAPE = "on inputs of shape (4, 5)"
+WRONG = {
+    ("build", "inputs"): "--model must be like package.module:name, got 'build'",
+    ("no_such.module:build", "own_model:inputs"): "--model: there is no module 'no_such', got 'no_such.module:build'",
+    ("own_model:absent", "own_model:inputs"): "--model: own_model has no 'absent', got 'own_model:absent'",
+    (
+        "own_model:number",
+        "own_model:inputs",
+    ): "--model must be a torch.nn.Module or a function that returns one, got int",
+    ("own_model:broken", "own_model:inputs"): "--model: own_model:broken failed: ZeroDivisionError: division by zero",
+    ("own_model:plain", "own_model:inputs"): "--model has no coded layers: recode it first (nc.recode)",
+    ("own_model:build", "own_model:other"): f"--model fails on --data {SHAPE}: ",
+    ("own_model:build", "own_model:number"): "--data own_model:number: it must be a tensor, (x, y), a dictionary or an",
+    ("own_model:build", "own_model:words"): "--data own_model:words: it must be a tensor, (x, y), a dictionary or an",
+    ("own_model:build", "own_model:empty"): "--data own_model:empty: there must be at least one input, got none",
+    ("own_model:build", "own_model:uneven"): "--data own_model:uneven: y must have one entry for each of the 4 inputs",
+    (
+        "own_model:build",
+        "own_model:scalar",
+    ): "--data own_model:scalar: a batch must be a tensor, (x, y) or a dictionary",
+    ("own_model:build", "own_model:objects"): "--data own_model:objects: a batch must be a tensor, (x, y) or a",
+    ("own_model:build", "own_model:names"): "--data own_model:names: a dictionary must hold tensors",
+    ("own_model:build", "own_model:broken"): "--data: own_model:broken failed: ZeroDivisionError: division by zero",
+    ("own_model:build", "own_model:inputs", "--inputs", "0"): "--inputs must be at least 1, got 0",
+    ("own_model:build", "own_model:inputs", "--port", "70000"): "--port must be in 0..65535, got 70000",
+    ("own_model:build", "own_model:inputs", "--runs", "nowhere"): "--runs must be a folder with records or checkpoints",
+    ("own_model:build", "own_model:inputs", "--export", "x.html"): "give either --export FILE, or --model PACKAGE:NAME",
+}
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("words", WRONG, ids=lambda words: " ".join(words))
+def test_everything_wrong_is_one_clear_line(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, data, *rest = words
+    assert main(["explore", "--model", model, "--data", data, *rest]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"error: {WRONG[words]}")
+    assert told.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_both_or_none_must_be_given(capsys):
+    assert main(["explore"]) == 2
+    assert main(["explore", "--model", "a:b"]) == 2
+    assert "--model and --data must be given together" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("own")
+def test_a_module_that_fails_at_import_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "fails_at_import.py").write_text("import no_such_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert main(["explore", "--model", "fails_at_import:build", "--data", "own_model:inputs"]) == 2
+    assert "--model: fails_at_import cannot be imported: ModuleNotFoundError: No module" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("own")
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(explore, "NEEDED", ("starlette", "no_such_server"))
+    assert main(["explore", "--model", "own_model:build", "--data", "own_model:inputs"]) == 2
+    told = capsys.readouterr().err
+    assert told == "error: explore --model needs no_such_server: pip install 'neurocoder[explorer]'\n"
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_command_prints_the_address_and_warns_of_other_hosts(host, capsys, monkeypatch):
+    from neurocoder.lab.explorer.server import Server
+
+    seen = []
+    monkeypatch.setattr(Server, "run", lambda server: seen.append(server) or server.socket.close())
+    words = ["explore", "--model", "own_model:build", "--data", "own_model:targets", "--host", host]
+    assert main([*words, "--no-images"]) == 0
+    told = capsys.readouterr()
+    first, address = told.out.splitlines()
+    assert first == "2 coded layers, 4 inputs. Open this address; Ctrl-C ends it."
+    assert address == f"http://{host}:{seen[0].port}/{seen[0].token}/"
+    assert bool(told.err) == (host == "0.0.0.0")
+    assert told.err.startswith("warning: --host 0.0.0.0 lets other machines reach this page" if told.err else "")
+
+
+def test_drift_over_checkpoints_is_that_of_the_saved_models(tmp_path):
+    model = build()
+    x, _ = inputs()
+    expected = {}
+    for step in (0, 9, 10):
+        with torch.no_grad():
+            model[1].controller.signal_bias.add_(0.3 * step)
+            if step == 10:
+                nc.growing.resize.set_capacity(model[3], 8)
+        nc.save(model, tmp_path / f"step-{step}")
+        expected[f"step-{step}"] = model[1].programs(x.flatten(1)).u.mean((0, 1))
+    (tmp_path / "step-11").mkdir()
+    (tmp_path / "step-11" / "neurocoder.safetensors").write_bytes(b"damaged")
+    found = study()
+    before = {name: value.clone() for name, value in found.model.state_dict().items()}
+    runs = Runs(tmp_path, found)
+    assert runs.summary() == [f"checkpoints {tmp_path.name}"]
+    run = runs.run(0)
+    first, second = run["panels"]
+    assert (first["title"], first["rows"]) == ("1", list(expected))
+    usage = torch.stack(list(expected.values()))
+    torch.testing.assert_close(torch.tensor(first["usage"]), usage, atol=1e-5, rtol=0)
+    shares = usage / usage.sum(1, keepdim=True)
+    torch.testing.assert_close(torch.tensor(first["moved"]), shares.diff(dim=0).abs().sum(1) / 2, atol=1e-5, rtol=0)
+    assert second["title"] == "3"
+    assert run["problems"][0].startswith("step-11 is left out: CheckpointError")
+    assert all(torch.equal(value, before[name]) for name, value in found.model.state_dict().items())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-0", "step-10", "step-11", "step-9"]
+
+
+def test_numbers_in_names_are_in_order():
+    assert sorted(["b2", "a10", "a9", "a"], key=natural) == ["a", "a9", "a10", "b2"]
+
+
+def test_drift_over_tasks_from_a_record(tmp_path):
+    observations = {
+        "drift": {"0": [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0]]},
+        "usage": {"0": [[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]},
+        "slot_map": {"written": [2, 1, 0], "use": [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], "width": 2, "keys": []},
+    }
+    history = [{"step": 1, "average_accuracy": 90.0}]
+    rest = {"loop": "plain", "device": "cpu", "precision": "32-true", "processes": 1, "parameters": {"total": 1}}
+    record = Record(
+        *("split", "quick", "some-variant", 0, {}, None),
+        **rest, metrics={"average_accuracy": 90.0}, history=history, observations=observations, seconds=1.0,
+    )  # fmt: skip
+    found = of_record(record)
+    drift, layer, slots = found["panels"]
+    assert drift["rows"] == ["after task 1", "after task 2", "after task 3"]
+    assert drift["moved"] == [0.5, 0.0]
+    assert layer["rows"] == ["task 1", "task 2", "task 3"]
+    assert layer["moved"] == [0.5, 0.0]
+    assert slots["rows"] == ["task 1: 2 written", "task 2: 1 written", "task 3: 0 written"]
+    assert (slots["moved"], slots["width"]) == ([0.5, 0.5], 2)
+    assert found["metrics"] == {"average_accuracy": 90.0}
+    target = tmp_path / "split" / "quick" / "some-variant" / "seed0.json"
+    target.parent.mkdir(parents=True)
+    record.write(target)
+    runs = Runs(tmp_path, study())
+    assert runs.summary() == ["split/quick some-variant, seed 0"]
+    assert runs.run(0) == found
+
+
+def test_a_folder_without_runs_is_refused(tmp_path, found):
+    with pytest.raises(ValueError, match=r"has neither several checkpoints of nc\.save"):
+        Runs(tmp_path, found)
+
+
+def test_inputs_that_look_like_images_become_thumbnails(found):
+    assert found.pictures.shape == (30, SIDE, SIDE, 1)
+    assert Study(build(), gathered(inputs(), 512), images=False).pictures is None
+    table = nn.Sequential(nn.Linear(64, 4))
+    nc.recode(table, "0", nc.ProgramConfig(slots=3, least_used=1, hidden=4))
+    assert Study(table, gathered(np.random.default_rng(0).normal(size=(3, 64)).astype("f4"), 9)).pictures is None
