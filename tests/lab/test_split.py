@@ -158,3 +158,7 @@ def test_a_run_killed_in_the_middle_of_a_task_resumes_to_the_same_record(tmp_pat
     assert len(found["observations"]["matrix"]) == 5
     if "neurocoder" in variant:
         assert [len(row) for row in found["observations"]["usage"]["trunk.0"]] == [50] * 5
+        last = torch.tensor(found["observations"]["usage"]["trunk.0"]).mean(0)
+        drift = torch.tensor(found["observations"]["drift"]["trunk.0"])
+        assert drift.shape == (5, 50)
+        torch.testing.assert_close(drift[-1], last, atol=1e-4, rtol=0)

@@ -192,6 +192,7 @@ class Split(Experiment):
         steps = [config.epochs * math.ceil(len(task.train[1]) / config.batch) for task in tasks]
         saved = context.restored
         untrained = saved["untrained"] if saved else [cl.accuracy(model, task) for task in tasks]
+        drift: dict[str, list[list[float]]] = saved["drift"] if saved else {}
         if saved:
             trainer.load_state_dict(saved["trainer"])
 
@@ -199,7 +200,7 @@ class Split(Experiment):
             done = sum(steps[: trainer.task]) + trainer.step  # replay takes more steps
             context.progress(min(done, sum(steps)), sum(steps), task=trainer.task + 1)
             if context.should_save:
-                context.save(trainer=trainer, untrained=untrained)
+                context.save(trainer=trainer, untrained=untrained, drift=drift)
 
         while trainer.task < len(tasks):
             trainer.learn(tasks[trainer.task], after_step)
@@ -210,9 +211,13 @@ class Split(Experiment):
                 if isinstance(model, Growing):
                     now["nearest_key"] = nearest_keys(model, tasks)
             context.log(trainer.task, **now)
+            used = usage(model, tasks)
+            for name, rows in used.items():
+                own = [row for row in rows if row]  # a head serves one task
+                drift.setdefault(name, []).append([round(sum(slot) / len(own), 4) for slot in zip(*own, strict=True)])
         matrix = [[round(value, 4) for value in row] for row in trainer.matrix.tolist()]
         context.observe({"matrix": matrix, "untrained": untrained, "coefficient": coefficient})
-        context.observe({"usage": usage(model, tasks)})
+        context.observe({"usage": used, "drift": drift})
         if isinstance(model, Growing):
             context.observe({"slot_map": slot_map(model, tasks, steps)})
 
