@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo run report bench test test-slow check lint clean
+.PHONY: help demo run report bench test test-slow check lint docs wheel clean
 
 help:
 	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
@@ -12,9 +12,11 @@ help:
 	@echo "make report build tables and figures from the records; options in ARGS, e.g. ARGS='--output /tmp/smoke --target /tmp/page'"
 	@echo "make bench  benchmark program layers against plain ones; options in ARGS, e.g. ARGS=--quick"
 	@echo "make test   lint and run all tests but those of test-slow"
-	@echo "make test-slow  agents that learn, in minutes"
+	@echo "make test-slow  the longest tests: agents that learn, more interrupted sweeps"
 	@echo "make check  lint and run the quick tests of equations, layers and surgery, in about a minute"
 	@echo "make lint   ruff and mypy"
+	@echo "make docs   build the site, offline, into docs/_build/html"
+	@echo "make wheel  build sdist and wheel into dist, install the wheel into an empty environment, try it"
 	@echo "make clean  remove the virtual environment and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -41,13 +43,22 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --ignore=tests/lab/rl/test_learning.py
+	$(BIN)/python -m pytest -n 2 -m 'not long'
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 -s tests/lab/rl/test_learning.py
+	$(BIN)/python -m pytest -n 2 -s -m long
 
 check: lint
-	$(BIN)/python -m pytest -n 2 -m 'not slow' --ignore=tests/lab --ignore=tests/clients --ignore-glob='tests/test_kernels*' --ignore=tests/test_side_streams.py
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not long' --ignore=tests/lab --ignore=tests/clients --ignore-glob='tests/test_kernels*' --ignore=tests/test_side_streams.py
+
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+wheel: $(INSTALLED)
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(BIN)/python tests/release.py dist
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) docs/_build dist build .mypy_cache .ruff_cache .pytest_cache
