@@ -82,6 +82,13 @@ class CodedLayer(nn.Module):
 
     A subclass sets the class attributes and the shape of the plain layer's weight, and implements the methods that
     raise `NotImplementedError`. In `like` it reads the geometry of the plain layer that it replaces.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), "0", nc.ProgramConfig())
+        >>> [isinstance(module, nc.CodedLayer) for module in model]
+        [True, False]
+        >>> model[0].weight.shape  # a stand-in: there is no single weight
+        torch.Size([4, 8])
     """
 
     config_type: ClassVar[type[Config]]

@@ -44,7 +44,15 @@ class SavedLayer(NamedTuple):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be written or read; nothing was changed."""
+    """A checkpoint cannot be written or read; nothing was changed.
+
+    Example:
+        >>> try:
+        ...     nc.load("nowhere", nn.Linear(8, 4))
+        ... except nc.CheckpointError as error:
+        ...     print("nothing changed")
+        nothing changed
+    """
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -53,6 +61,12 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     Other files in the folder are left alone, so it may be one that `save_pretrained` wrote.
 
     A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
+        >>> nc.save(model, "checkpoint")
+        >>> sorted(path.name for path in pathlib.Path("checkpoint").iterdir())
+        ['neurocoder.json', 'neurocoder.safetensors']
     """
     require_module("model", model)
     model = uncompiled(model)
@@ -161,6 +175,14 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
     architecture raises an error, and nothing changes.
 
     Under `fully_shard` each process reads the file and keeps its shard; layers to recode must not be sharded yet.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
+        >>> nc.save(model, "checkpoint")
+        >>> again = nc.load("checkpoint", nn.Sequential(nn.Linear(8, 4)))  # recoded as it was saved
+        >>> x = torch.randn(32, 8)
+        >>> torch.equal(again(x), model(x))
+        True
     """
     require_module("model", model)
     file = _find(Path(path))

@@ -12,7 +12,12 @@ from .base import CodedLayer, require_floating, require_plain, require_size
 
 
 class CodedLinear(CodedLayer):
-    """Maps (..., in_features) to (..., out_features); built as `cls(in_features, out_features, bias, config, ...)`."""
+    """Maps (..., in_features) to (..., out_features); built as `cls(in_features, out_features, bias, config, ...)`.
+
+    Example:
+        >>> isinstance(nc.Linear(8, 4), nc.CodedLinear), isinstance(nc.MixtureLinear(8, 4), nc.CodedLinear)
+        (True, True)
+    """
 
     in_features: int
     out_features: int

@@ -18,7 +18,15 @@ def whole(value: Any, low: int = 1) -> int | None:
 
 @dataclass(frozen=True)
 class Config:
-    """The configuration of a coded layer. `owner` is its name in error messages."""
+    """The configuration of a coded layer. `owner` is its name in error messages.
+
+    Example:
+        >>> config = nc.HyperConfig(hidden=16)
+        >>> config.to_dict()
+        {'kind': 'HyperConfig', 'hidden': 16}
+        >>> nc.HyperConfig.from_dict(config.to_dict()) == config
+        True
+    """
 
     owner: ClassVar[str] = "config"
 
@@ -60,7 +68,13 @@ class Config:
 
 @dataclass(frozen=True)
 class Start(Config):
-    """Starting values of a program layer that are a choice; `initialisation` has the reasons for the defaults."""
+    """Starting values of a program layer that are a choice; `initialisation` has the reasons for the defaults.
+
+    Example:
+        >>> config = nc.ProgramConfig(start=nc.Start(gate_bias=2.0))  # content attention weighs more at first
+        >>> config.start.changes()
+        {'gate_bias': 2.0}
+    """
 
     gate_bias: float = -1.0
     """Bias of the gates g before the sigmoid: how much content attention weighs against least-used attention."""
@@ -91,7 +105,15 @@ class Start(Config):
 
 @dataclass(frozen=True)
 class ProgramConfig(Config):
-    """A layer that composes its weight from singular programs (Le & Venkatesh, 2022)."""
+    """A layer that composes its weight from singular programs (Le & Venkatesh, 2022).
+
+    Example:
+        >>> config = nc.ProgramConfig(slots=10, steps=1, heads=4, least_used=2)
+        >>> config.components
+        4
+        >>> nc.Linear(8, 4, program=config)(torch.randn(32, 8)).shape
+        torch.Size([32, 4])
+    """
 
     slots: int = 30
     """P: slots in each of the memories M_U, M_V and M_S."""
@@ -136,7 +158,13 @@ class ProgramConfig(Config):
 
 @dataclass(frozen=True)
 class MixtureConfig(Config):
-    """Sparsely gated mixture of experts (Shazeer et al., 2017)."""
+    """Sparsely gated mixture of experts (Shazeer et al., 2017).
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.MixtureConfig(experts=5))
+        >>> type(model[0]).__name__
+        'MixtureLinear'
+    """
 
     experts: int = 10
     """Number of experts, each a whole weight matrix."""
@@ -155,7 +183,13 @@ class MixtureConfig(Config):
 
 @dataclass(frozen=True)
 class StoredProgramConfig(Config):
-    """Neural Stored-program Memory (Le, Tran & Venkatesh, 2020): attention over whole weight matrices."""
+    """Neural Stored-program Memory (Le, Tran & Venkatesh, 2020): attention over whole weight matrices.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.StoredProgramConfig(programs=5))
+        >>> type(model[0]).__name__
+        'StoredProgramLinear'
+    """
 
     programs: int = 10
     """Number of stored weight matrices."""
@@ -170,7 +204,13 @@ class StoredProgramConfig(Config):
 
 @dataclass(frozen=True)
 class HyperConfig(Config):
-    """HyperNetwork (Ha, Dai & Le, 2017): a small network generates scales for the weight."""
+    """HyperNetwork (Ha, Dai & Le, 2017): a small network generates scales for the weight.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.HyperConfig(hidden=16))
+        >>> type(model[0]).__name__
+        'HyperLinear'
+    """
 
     hidden: int = 32
     """Size of the hidden layer of the network that generates the scales."""

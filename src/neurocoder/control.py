@@ -19,6 +19,13 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     The control applies in the thread or asyncio task that runs the block. Compiled code cannot tell threads apart: it
     takes the control of whichever thread has a block open, and raises an error if several have. With activation
     checkpointing, which reruns the forward, the backward must run inside the block too.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, control_dim=3)
+        >>> with nc.control(layer, torch.randn(32, 3)):  # one program for each z, not for each x
+        ...     y = layer(torch.randn(32, 8))
+        >>> y.shape
+        torch.Size([32, 4])
     """
     require_module("model", model)
     if not isinstance(z, Tensor) or not z.is_floating_point():

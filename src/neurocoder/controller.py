@@ -29,6 +29,12 @@ class ProgramController(Part):
 
     The layer calls `controller(z, keys)`, unless a kernel serves it. A hook, a subclass or a parametrization of the
     controller rules out kernels, so it is always honoured.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, steps=2, heads=3))
+        >>> attention, gate = layer.controller(torch.randn(32, 8), layer.memory.keys())
+        >>> attention.weight.shape, gate.shape  # u, v and s; inputs; steps; heads; slots
+        (torch.Size([3, 32, 2, 3, 10]), torch.Size([32, 1]))
     """
 
     recurrent_weight: nn.Parameter | None

@@ -211,12 +211,26 @@ class _Conv(CodedConv, ProgramLayer):
 
 
 class Conv1d(_Conv):
-    """`nn.Conv1d` whose kernel is composed for each sequence: ([B,] C_in, L) -> ([B,] C_out, L')."""
+    """`nn.Conv1d` whose kernel is composed for each sequence: ([B,] C_in, L) -> ([B,] C_out, L').
+
+    Example:
+        >>> nc.Conv1d(3, 6, kernel_size=5, padding=2)(torch.randn(8, 3, 20)).shape
+        torch.Size([8, 6, 20])
+    """
 
     spatial, plain_type, convolve = 1, nn.Conv1d, tnf.conv1d
 
 
 class Conv2d(_Conv):
-    """`nn.Conv2d` whose kernel is composed for each image: ([B,] C_in, H, W) -> ([B,] C_out, H', W')."""
+    """`nn.Conv2d` whose kernel is composed for each image: ([B,] C_in, H, W) -> ([B,] C_out, H', W').
+
+    Example:
+        >>> layer = nc.Conv2d(3, 6, kernel_size=3, padding=1, program=nc.ProgramConfig(slots=10))
+        >>> images = torch.randn(8, 3, 16, 16)
+        >>> layer(images).shape
+        torch.Size([8, 6, 16, 16])
+        >>> layer.materialize(images).shape  # a kernel for each image
+        torch.Size([8, 6, 3, 3, 3])
+    """
 
     spatial, plain_type, convolve = 2, nn.Conv2d, tnf.conv2d

@@ -22,7 +22,12 @@ def _generated() -> bool:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """`v / ||v||` over the last dimension (a zero vector stays zero)."""
+    """`v / ||v||` over the last dimension (a zero vector stays zero).
+
+    Example:
+        >>> nc.functional.unit(torch.tensor([3.0, 4.0]))
+        tensor([0.6000, 0.8000])
+    """
     return F.normalize(vectors, dim=-1, eps=_EPS)
 
 
@@ -36,6 +41,10 @@ def composition_states(signal: Tensor, recurrent: Tensor | None, steps: int) -> 
 
     Returns:
         (N, J, hidden)
+
+    Example:
+        >>> nc.functional.composition_states(torch.randn(32, 4 * 6), torch.randn(4 * 6, 6), steps=3).shape
+        torch.Size([32, 3, 6])
     """
     i, _, g, o = signal.chunk(4, dim=-1)
     cell = torch.sigmoid(i) * torch.tanh(g)
@@ -70,6 +79,11 @@ def content_attention(queries: Tensor, keys: Tensor, sharpness: float = 1.0) -> 
 
     Returns:
         (3, N, J, H, P); each row sums to one
+
+    Example:
+        >>> queries, keys = torch.randn(3, 32, 2, 4, 5), torch.randn(3, 10, 5)
+        >>> nc.functional.content_attention(queries, keys).shape
+        torch.Size([3, 32, 2, 4, 10])
     """
     cosine = torch.bmm(unit(queries).flatten(1, -2), unit(keys).mT)
     return torch.softmax(sharpness * cosine, dim=-1).unflatten(1, queries.shape[1:-1])
@@ -86,6 +100,10 @@ def least_used_attention(usage: Tensor, least_used: int) -> Tensor:
 
     Returns:
         (..., P)
+
+    Example:
+        >>> nc.functional.least_used_attention(torch.tensor([0.5, 0.0, 0.2]), 2)
+        tensor([0.0000, 0.5000, 0.3000])
     """
     idle = usage.amax(dim=-1, keepdim=True) - usage
     if least_used == usage.shape[-1]:
@@ -114,6 +132,12 @@ def program_attention(content: Tensor, interpolation: Tensor, least_used: int) -
 
     Returns:
         w and l, both (..., J, H, P).
+
+    Example:
+        >>> content = torch.tensor([[[0.75, 0.25]], [[0.75, 0.25]]])  # two steps, one head, two slots
+        >>> w, idle = nc.functional.program_attention(content, torch.full((2, 1, 2), 0.5), least_used=1)
+        >>> idle[1]  # the second step looks at the slot that the first one used least
+        tensor([[0.0000, 0.2500]])
     """
     share = interpolation * content
     if content.shape[-3] == 1:
@@ -137,6 +161,11 @@ def singular_values(attention: Tensor, slots: Tensor) -> Tensor:
 
     Returns:
         (..., r)
+
+    Example:
+        >>> sigma = nc.functional.singular_values(torch.rand(32, 6, 10), torch.randn(10, 1))
+        >>> bool((sigma.diff() < 0).all())
+        True
     """
     if not _generated():
         return F.softplus(torch.matmul(attention, slots)).squeeze(-1).flip(-1).cumsum(-1).flip(-1)
@@ -158,6 +187,13 @@ def execute(read: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
 
     Returns:
         e (..., T, P)
+
+    Example:
+        >>> x, left, right = torch.randn(7, 8), torch.randn(10, 8), torch.randn(10, 4)  # 7 inputs, one program
+        >>> u, v, sigma = torch.rand(6, 10), torch.rand(6, 10), torch.rand(6)
+        >>> y = nc.functional.execute(x @ left.T, u, v, sigma) @ right
+        >>> torch.allclose(y, x @ nc.functional.active_program(u, v, sigma, left, right), rtol=1e-4, atol=1e-4)
+        True
     """
     strength = torch.matmul(read, u.mT) * sigma.unsqueeze(-2)
     return torch.matmul(strength, v)
@@ -173,6 +209,11 @@ def active_program(u: Tensor, v: Tensor, sigma: Tensor, left: Tensor, right: Ten
 
     Returns:
         (..., d_in, d_out)
+
+    Example:
+        >>> u, v, sigma = torch.rand(6, 10), torch.rand(6, 10), torch.rand(6)
+        >>> nc.functional.active_program(u, v, sigma, torch.randn(10, 8), torch.randn(10, 4)).shape
+        torch.Size([8, 4])
     """
     return torch.matmul((sigma.unsqueeze(-1) * torch.matmul(u, left)).mT, torch.matmul(v, right))
 
@@ -187,6 +228,10 @@ def orthogonal_loss(left: Tensor, right: Tensor) -> Tensor:
 
     Returns:
         a scalar
+
+    Example:
+        >>> nc.functional.orthogonal_loss(torch.eye(3), 2 * torch.eye(4))
+        tensor(6.)
     """
 
     def distance(slots: Tensor) -> Tensor:

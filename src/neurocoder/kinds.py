@@ -61,6 +61,14 @@ def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, trans
         transposed: the plain layer computes `x W + b` from a weight (in_features, out_features), as transformers'
             `Conv1D` does. It has no parameters besides weight and bias, and `coded_type` is a `CodedLinear`, which sees
             the weight as (out_features, in_features) throughout. `restore` returns a layer of `plain_type`.
+
+    Example:
+        >>> class Projection(nn.Linear):
+        ...     pass
+        >>> nc.register(Projection, nc.Linear)
+        >>> model = nc.recode(nn.Sequential(Projection(8, 4)), "0", nc.ProgramConfig())
+        >>> isinstance(model[0], nc.Linear)
+        True
     """
     if not (isinstance(plain_type, type) and issubclass(plain_type, nn.Module)):
         raise ValueError(f"plain_type must be a subclass of nn.Module, got {plain_type!r}")

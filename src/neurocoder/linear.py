@@ -21,6 +21,16 @@ class Linear(CodedLinear, ProgramLayer):
         bias: add a learned bias.
         program: the program memory and controller.
         control_dim: width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, steps=2, heads=3))
+        >>> x = torch.randn(32, 8)
+        >>> layer(x).shape
+        torch.Size([32, 4])
+        >>> layer.programs(x).u.shape  # attention over M_U: inputs, components, slots
+        torch.Size([32, 6, 10])
+        >>> torch.allclose(layer(x), (x.unsqueeze(1) @ layer.materialize(x)).squeeze(1) + layer.bias, atol=1e-5)
+        True
     """
 
     def __init__(

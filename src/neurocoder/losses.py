@@ -33,6 +33,12 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
     """What the coded layers add to the task loss: `a * L_o` of each program layer, and each mixture's balance loss.
 
     A layer shared by several modules counts once; a model without coded layers adds zero.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig(orthogonality=0.1))
+        >>> x, y = torch.randn(32, 8), torch.randint(4, (32,))
+        >>> loss = nn.functional.cross_entropy(model(x), y) + nc.auxiliary_loss(model)
+        >>> loss.backward()
     """
     layers, terms, weighted = _layers(modules), [], []
     for layer in layers:
@@ -45,6 +51,12 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
 
 
 def orthogonal_loss(*modules: nn.Module) -> Tensor:
-    """`L_o` itself, summed over the program layers, each once."""
+    """`L_o` itself, summed over the program layers, each once.
+
+    Example:
+        >>> layer = nc.Linear(8, 8, program=nc.ProgramConfig(slots=4, least_used=2))
+        >>> bool(nc.orthogonal_loss(layer) < 1e-4)  # slots start orthonormal
+        True
+    """
     layers = [layer for layer in _layers(modules) if isinstance(layer, ProgramLayer)]
     return _sum(orthogonal_losses([(layer.memory, 1.0) for layer in layers]), layers or modules)

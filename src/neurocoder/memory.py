@@ -48,6 +48,13 @@ class ProgramMemory(Part):
 
     The layer calls `memory()`, unless a kernel serves it. A hook, a subclass or a parametrization of the memory rules
     out kernels, so it is always honoured.
+
+    Example:
+        >>> memory = nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, key_dim=5)).memory
+        >>> memory.U.shape, memory.V.shape, memory.S.shape
+        (torch.Size([10, 8]), torch.Size([10, 4]), torch.Size([10, 1]))
+        >>> memory.keys().shape
+        torch.Size([3, 10, 5])
     """
 
     def __init__(

@@ -29,6 +29,10 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 
     The keys of growing layers count as memory. With such layers there is also `written`: how much of the memory of
     these layers is in use.
+
+    Example:
+        >>> nc.count_parameters(nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, hidden=8)))
+        {'memory': 210, 'controller': 1768, 'residual': 32, 'main': 4, 'total': 2014}
     """
     owners = _owners(model)
     counts = dict.fromkeys(PARTS, 0)
@@ -48,6 +52,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser: controllers with their own learning rate; no decay on slots, keys, biases and other
     vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
+        >>> groups = nc.parameter_groups(model, lr=1e-3, controller_lr=1e-4)
+        >>> optimiser = torch.optim.Adam(groups)
     """
     controller_lr = lr if controller_lr is None else controller_lr
     numbers: dict[str, Any] = {"lr": lr, "controller_lr": controller_lr, "weight_decay": weight_decay}

@@ -49,7 +49,13 @@ class Replacement:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What `recode` would do; prints as a table."""
+    """What `recode` would do; prints as a table.
+
+    Example:
+        >>> plan = nc.plan(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
+        >>> plan.replacements[0].names, plan.total_before
+        (('0',), 36)
+    """
 
     replacements: tuple[Replacement, ...]
     skipped: tuple[tuple[str, str], ...]
@@ -90,6 +96,16 @@ def plan(
 
     It takes the arguments of `recode`. Printed, it also lists the layers that a glob, suffix or type matched but that
     are left alone, with the reason, and the ties that end.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        >>> print(nc.plan(model, "*", nc.ProgramConfig(slots=10)))
+        layer        from       to         parameters   after
+        -----------  ---------  ---------  ----------  ------
+        0            nn.Linear  nc.Linear          72  10,054
+        2            nn.Linear  nc.Linear          36   9,958
+        -----------  ---------  ---------  ----------  ------
+        whole model                               108  20,012
     """
     require_module("model", model)
     config_of = _configs(targets, config)

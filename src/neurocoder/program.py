@@ -19,7 +19,16 @@ from .tensors import ProgramTensors
 
 
 class Programs(NamedTuple):
-    """How the programs of some inputs were composed: `r` components over `P` slots, components ordered by step."""
+    """How the programs of some inputs were composed: `r` components over `P` slots, components ordered by step.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, steps=2, heads=3))
+        >>> programs = layer.programs(torch.randn(32, 8))
+        >>> programs.u.shape, programs.sigma.shape  # 6 components over 10 slots
+        (torch.Size([32, 6, 10]), torch.Size([32, 6]))
+        >>> bool((programs.sigma.diff() < 0).all())  # singular values decrease
+        True
+    """
 
     u: Tensor
     """Attention w^u over M_U (..., r, P)."""
@@ -44,7 +53,12 @@ class Programs(NamedTuple):
 
 
 class ProgramLayer(CodedLayer):
-    """`y = x W_t` with `W_t = P_t + gate * sigma_r * R`, executed without building `W_t`."""
+    """`y = x W_t` with `W_t = P_t + gate * sigma_r * R`, executed without building `W_t`.
+
+    Example:
+        >>> isinstance(nc.Linear(8, 4), nc.ProgramLayer), isinstance(nc.Conv2d(3, 6, 3), nc.ProgramLayer)
+        (True, True)
+    """
 
     config_type = ProgramConfig
     parts = {"memory": "memory", "controller": "controller", "R": "residual", "bias": "main"}

@@ -17,7 +17,14 @@ from .config import ProgramConfig
 
 
 class Trace(NamedTuple):
-    """Everything composed for one input."""
+    """Everything composed for one input.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=6, steps=2, heads=1))
+        >>> trace = nc.reference.compose(dict(layer.named_parameters()), layer.config, torch.randn(8))
+        >>> trace.weight.shape, trace.attention.shape
+        (torch.Size([8, 4]), torch.Size([3, 2, 6]))
+    """
 
     weight: Tensor
     """W_t (d_in, d_out)"""
@@ -38,14 +45,26 @@ class Trace(NamedTuple):
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """`a . b / (||a|| ||b||)`"""
+    """`a . b / (||a|| ||b||)`
+
+    Example:
+        >>> nc.reference.cosine(torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0]))
+        tensor(1.)
+    """
     return torch.dot(a, b) / (a.norm() * b.norm())
 
 
 def lstm_cell(
     x: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor | None, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM for one input, gates in the order input, forget, cell, output."""
+    """One step of an LSTM for one input, gates in the order input, forget, cell, output.
+
+    Example:
+        >>> zero = torch.zeros(6)
+        >>> h, c = nc.reference.lstm_cell(torch.randn(8), zero, zero, torch.randn(24, 8), None, torch.randn(24))
+        >>> h.shape, c.shape
+        (torch.Size([6]), torch.Size([6]))
+    """
     gates = w_ih @ x + bias
     if w_hh is not None:
         gates = gates + w_hh @ h
@@ -55,7 +74,12 @@ def lstm_cell(
 
 
 def least_used(usage: Tensor, count: int) -> Tensor:
-    """`max(m) - m_i` for the `l_I` slots with the smallest usage, ties included, else 0."""
+    """`max(m) - m_i` for the `l_I` slots with the smallest usage, ties included, else 0.
+
+    Example:
+        >>> nc.reference.least_used(torch.tensor([0.5, 0.0, 0.2]), 2)
+        tensor([0.0000, 0.5000, 0.3000])
+    """
     threshold = usage.detach().sort().values[count - 1]
     values = [usage.amax() - m if m.detach() <= threshold else torch.zeros_like(m) for m in usage]
     return torch.stack(values)
@@ -65,6 +89,13 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
     """The working program for one control `z (control_dim,)`.
 
     `parameters` are a program layer's, by name, with `R` in the plain layer's layout.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=6, steps=2, heads=1))
+        >>> z = torch.randn(8)
+        >>> trace = nc.reference.compose(dict(layer.named_parameters()), layer.config, z)
+        >>> torch.allclose(trace.weight, layer.materialize(z), atol=1e-5)
+        True
     """
     slots, heads = program.slots, program.heads
     memories = [parameters["memory.U"], parameters["memory.V"], parameters["memory.S"]]
@@ -131,7 +162,14 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
 def linear(
     parameters: Mapping[str, Tensor], program: ProgramConfig, x: Tensor, control: Tensor | None = None
 ) -> Tensor:
-    """`y = x W_t + bias` for x (..., d_in), one input at a time."""
+    """`y = x W_t + bias` for x (..., d_in), one input at a time.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=6, steps=2, heads=1))
+        >>> x = torch.randn(3, 8)
+        >>> torch.allclose(nc.reference.linear(dict(layer.named_parameters()), layer.config, x), layer(x), atol=1e-5)
+        True
+    """
     rows = x.reshape(-1, x.shape[-1])
     controls = rows if control is None else control.reshape(-1, control.shape[-1])
     outputs = [row @ compose(parameters, program, z).weight for row, z in zip(rows, controls, strict=True)]
@@ -150,7 +188,15 @@ def conv(
     control: Tensor | None = None,
     **geometry: object,
 ) -> Tensor:
-    """Each image of x (B, C_in, *size) convolved with its own kernel; `geometry` is stride, padding and dilation."""
+    """Each image of x (B, C_in, *size) convolved with its own kernel; `geometry` is stride, padding and dilation.
+
+    Example:
+        >>> layer = nc.Conv2d(3, 6, kernel_size=3, program=nc.ProgramConfig(slots=6, steps=2, heads=1))
+        >>> x = torch.randn(2, 3, 8, 8)
+        >>> y = nc.reference.conv(dict(layer.named_parameters()), layer.config, x, (3, 3))
+        >>> torch.allclose(y, layer(x), atol=1e-4)
+        True
+    """
     controls = x.flatten(2).mean(-1) if control is None else control
     convolve: Any = tnf.conv1d if len(kernel_size) == 1 else tnf.conv2d
     outputs = []

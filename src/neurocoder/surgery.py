@@ -51,6 +51,14 @@ def recode(
 
     Create the optimiser after this call: an optimiser that holds parameters of a replaced layer would not train the new
     ones; a warning names it.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        >>> x = torch.randn(32, 8)
+        >>> before = model(x)
+        >>> model = nc.recode(model, "2", nc.ProgramConfig(slots=10))
+        >>> torch.allclose(model(x), before, atol=1e-4)  # it goes on from the old weight
+        True
     """
     replacements = plan(model, targets, config, control_dim=control_dim).replacements
     inner = uncompiled(model)
@@ -131,6 +139,13 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -
         targets: which of them, as in `recode`; None: all. A suffix, glob or type skips other modules.
         data: the model's input: a tensor, a tuple of arguments or a dictionary of keyword arguments; or a loader, which
             is an iterable of these (lists count as tuples). The mean is over all inputs of all batches.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
+        >>> nc.restore(model, data=torch.randn(32, 8))
+        Sequential(
+          (0): Linear(in_features=8, out_features=4, bias=True)
+        )
     """
     require_module("model", model)
     inner = uncompiled(model)

@@ -19,6 +19,13 @@ class Recording(Mapping[str, Any]):
     Indexing by layer name gives the last call; `calls` gives all of them.
 
     A layer with several names is found under each of them and iterated over once, under the first.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), "*", nc.ProgramConfig(slots=10))
+        >>> with nc.record(model) as trace:
+        ...     y = model(torch.randn(32, 8))
+        >>> list(trace), len(trace.calls("0"))
+        (['0', '1'], 1)
     """
 
     def __init__(self, calls: dict[str, list[Any]], first_names: dict[str, str]) -> None:
@@ -50,12 +57,15 @@ class Recording(Mapping[str, Any]):
 def record(model: nn.Module) -> Iterator[Recording]:
     """Record the programs that each program layer composes.
 
-        with nc.record(model) as trace:
-            model(x)
-        trace["fc"].u        # detached
-
     A compiled model runs uncompiled while it is recorded, and is not recompiled afterwards. Activation checkpointing
     calls layers again in the backward: record only the forward, or those calls count too.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig(slots=10, steps=2, heads=3))
+        >>> with nc.record(model) as trace:
+        ...     y = model(torch.randn(32, 8))
+        >>> trace["0"].u.shape  # detached
+        torch.Size([32, 6, 10])
     """
     require_module("model", model)
     names_of: dict[CodedLayer, list[str]] = {}

@@ -18,6 +18,11 @@ class HyperLinear(ConditionalLinear):
     """`y = s(x) * (x W^T) + bias`, with `s = 1 + B tanh(A x + a) + b`: row i of the weight is scaled by `s_i`.
 
     This is the paper's memory-efficient form: scaling the weight's rows scales the outputs, so no weight is built.
+
+    Example:
+        >>> layer = nc.HyperLinear(8, 4, hyper=nc.HyperConfig(hidden=16))
+        >>> layer(torch.randn(32, 8)).shape
+        torch.Size([32, 4])
     """
 
     config_type = HyperConfig

@@ -50,6 +50,13 @@ class MixtureLinear(BlendedLinear):
 
     All experts are computed and k of them kept: shapes do not depend on the data, so the layer compiles, exports and
     vmaps, and no parameter goes unused. This baseline does not aim for the savings of sparse dispatch.
+
+    Example:
+        >>> layer = nc.MixtureLinear(8, 4, mixture=nc.MixtureConfig(experts=5, active=2))
+        >>> layer(torch.randn(32, 8)).shape
+        torch.Size([32, 4])
+        >>> (layer.code(torch.randn(32, 8)) > 0).sum(1).unique()  # experts per input
+        tensor([2])
     """
 
     config_type = MixtureConfig

@@ -15,7 +15,13 @@ from .conditional import Options, plain_start
 
 
 class StoredProgramLinear(BlendedLinear):
-    """`W_t = sum_i softmax_i(beta(x) cos(q(x), k_i)) M_i` with free keys `k_i`, executed without building `W_t`."""
+    """`W_t = sum_i softmax_i(beta(x) cos(q(x), k_i)) M_i` with free keys `k_i`, executed without building `W_t`.
+
+    Example:
+        >>> layer = nc.StoredProgramLinear(8, 4, stored_program=nc.StoredProgramConfig(programs=5))
+        >>> layer(torch.randn(32, 8)).shape
+        torch.Size([32, 4])
+    """
 
     config_type = StoredProgramConfig
     config: StoredProgramConfig

@@ -13,7 +13,15 @@ ROOM = 8
 
 @dataclass(frozen=True)
 class GrowingConfig(Config):
-    """A layer whose programs are allocated by novelty: new inputs get new slots, and slots that are used settle."""
+    """A layer whose programs are allocated by novelty: new inputs get new slots, and slots that are used settle.
+
+    Example:
+        >>> config = nc.GrowingConfig(slots=64, rank=2)
+        >>> config.max_slots
+        512
+        >>> nc.GrowingLinear(8, 4, growing=config)(torch.randn(32, 8)).shape
+        torch.Size([32, 4])
+    """
 
     slots: int = 512
     """P: capacity, written or free. It changes when the memory grows or shrinks."""

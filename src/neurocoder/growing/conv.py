@@ -90,12 +90,22 @@ class _GrowingConv(CodedConv, GrowingLayer):
 
 
 class GrowingConv1d(_GrowingConv):
-    """`nn.Conv1d` with growing memory: ([B,] C_in, L) -> ([B,] C_out, L')."""
+    """`nn.Conv1d` with growing memory: ([B,] C_in, L) -> ([B,] C_out, L').
+
+    Example:
+        >>> nc.GrowingConv1d(3, 6, kernel_size=5, padding=2)(torch.randn(8, 3, 20)).shape
+        torch.Size([8, 6, 20])
+    """
 
     spatial, plain_type, convolve = 1, nn.Conv1d, tnf.conv1d
 
 
 class GrowingConv2d(_GrowingConv):
-    """`nn.Conv2d` with growing memory: ([B,] C_in, H, W) -> ([B,] C_out, H', W')."""
+    """`nn.Conv2d` with growing memory: ([B,] C_in, H, W) -> ([B,] C_out, H', W').
+
+    Example:
+        >>> nc.GrowingConv2d(3, 6, kernel_size=3, padding=1)(torch.randn(8, 3, 16, 16)).shape
+        torch.Size([8, 6, 16, 16])
+    """
 
     spatial, plain_type, convolve = 2, nn.Conv2d, tnf.conv2d

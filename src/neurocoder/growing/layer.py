@@ -21,7 +21,13 @@ from .resize import set_capacity
 
 
 class GrowingPrograms(NamedTuple):
-    """Which slots some inputs use, the nearest first."""
+    """Which slots some inputs use, the nearest first.
+
+    Example:
+        >>> layer = nc.GrowingLinear(8, 4, growing=nc.GrowingConfig(slots=16, top_k=2))
+        >>> layer.programs(torch.randn(32, 8)).slots.shape  # inputs, slots that each uses
+        torch.Size([32, 2])
+    """
 
     slots: Tensor
     """Their indices (..., top_k)."""
@@ -45,6 +51,11 @@ class GrowingLayer(CodedLayer):
     `w = softmax(beta cos(k_i, z))` over the `top_k` nearest written slots. `z` is the control or, without one, what the
     layer reads of its own input minus its mean over the features. Slots have no bias: append a constant 1 to the input
     to give them one. The layer's own bias is shared by all slots, and is not consolidated.
+
+    Example:
+        >>> from neurocoder.growing import GrowingLayer
+        >>> isinstance(nc.GrowingLinear(8, 4), GrowingLayer), isinstance(nc.GrowingConv2d(3, 6, 3), GrowingLayer)
+        (True, True)
     """
 
     config_type = GrowingConfig

@@ -23,6 +23,16 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         bias: add a learned bias, the same for all inputs.
         growing: the memory.
         control_dim: width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does.
+
+    Example:
+        >>> layer = nc.GrowingLinear(8, 4, growing=nc.GrowingConfig(slots=16))
+        >>> optimiser = torch.optim.Adagrad(layer.parameters(), lr=1e-2)
+        >>> growth = nc.grow(layer, optimiser)
+        >>> for _ in range(3):
+        ...     layer(torch.randn(32, 8)).square().mean().backward()
+        ...     optimiser.step()
+        >>> int(layer.memory.written)  # one slot for each step that saw a new input
+        3
     """
 
     def __init__(

@@ -40,6 +40,11 @@ class GrowingMemory(nn.Module):
     Slot i has a program, `U_i (r, d_in)` and `V_i (r, d_out)`, which learns, and a unit key `k_i (d_z)`, which is
     written once and never trained. Free slots hold their starting values: `U` is N(0, 1/d_in) and `V` zero, so that a
     new slot says nothing until it has learned.
+
+    Example:
+        >>> memory = nc.GrowingLinear(8, 4, growing=nc.GrowingConfig(slots=16, rank=2)).memory
+        >>> memory.capacity, int(memory.written), memory.U.shape
+        (16, 0, torch.Size([16, 2, 8]))
     """
 
     keys: Tensor

@@ -126,6 +126,16 @@ def shrink(
         merge: let the nearest slot that stays (by key) take over: visits add up, and its program becomes the mean of
             both, weighted by visits. False: drop them.
         slots: the new capacity, if there is room for what stays; None: as it is.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.GrowingConfig(slots=16))
+        >>> optimiser = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+        >>> growth = nc.grow(model, optimiser)
+        >>> for _ in range(4):
+        ...     model(torch.randn(32, 8)).square().mean().backward()
+        ...     optimiser.step()
+        >>> nc.shrink(model, optimiser, below=1.0)  # the slot written last has no visits yet
+        {'0': 1}
     """
     from .writing import stale_wrappers, unwrapped
 

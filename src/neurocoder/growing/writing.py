@@ -43,6 +43,14 @@ class Growth:
         overwrite a slot of little use
 
     The *step* is scaled, since Adam and Adagrad would undo a scaled gradient.
+
+    Example:
+        >>> layer = nc.GrowingLinear(8, 4)
+        >>> optimiser = torch.optim.Adagrad(layer.parameters(), lr=1e-2)
+        >>> growth = nc.grow(layer, optimiser)
+        >>> growth.optimiser is optimiser
+        True
+        >>> growth.remove()
     """
 
     def __init__(self, model: nn.Module, optimiser: Optimizer, layers: dict[str, GrowingLayer]) -> None:
@@ -194,9 +202,6 @@ class Growth:
 def grow(model: nn.Module, optimiser: Optimizer) -> Growth:
     """Let the growing layers of a model write slots when this optimiser takes a step, and consolidate them.
 
-        optimiser = torch.optim.Adagrad(model.parameters(), lr=1e-2)
-        nc.grow(model, optimiser)       # once; then train as ever
-
     A forward never writes. The backward notes which slots were used and which inputs were new; the step decides, once,
     however many backward passes came before. Without a step nothing is written. A step without this is an error. Give
     the DDP wrapper, not the inner model, so that all processes decide together.
@@ -204,6 +209,15 @@ def grow(model: nn.Module, optimiser: Optimizer) -> Growth:
     Args:
         model: any module with growing layers.
         optimiser: holds their slots. A layer grows with one optimiser: a later call replaces an earlier one.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.GrowingConfig(slots=16))
+        >>> optimiser = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+        >>> growth = nc.grow(model, optimiser)
+        >>> model(torch.randn(32, 8)).square().mean().backward()
+        >>> optimiser.step()
+        >>> int(model[0].memory.written)
+        1
     """
     layers = growing_layers(model)
     optimiser = unwrapped(optimiser)

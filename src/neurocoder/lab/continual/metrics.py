@@ -36,7 +36,12 @@ def _mean(differences: Tensor) -> float:
 
 
 def average_accuracy(matrix: Matrix) -> float:
-    """`1/n sum_j a[n, j]`: the mean over all tasks after the last one."""
+    """`1/n sum_j a[n, j]`: the mean over all tasks after the last one.
+
+    Example:
+        >>> cl.average_accuracy([[90.0, 50.0], [70.0, 95.0]])
+        82.5
+    """
     return float(_square(matrix)[-1].mean())
 
 
@@ -44,6 +49,10 @@ def forgetting(matrix: Matrix) -> float:
     """`1/(n-1) sum_{j<n} max_{j<=i<n} a[i, j] - a[n, j]` (Chaudhry et al., 2018).
 
     How far earlier tasks fell from their best since they were learned.
+
+    Example:
+        >>> cl.forgetting([[90.0, 50.0], [70.0, 95.0]])
+        20.0
     """
     found = _square(matrix)
     best = [found[j:-1, j].max() for j in range(len(found) - 1)]
@@ -51,7 +60,12 @@ def forgetting(matrix: Matrix) -> float:
 
 
 def backward_transfer(matrix: Matrix) -> float:
-    """`1/(n-1) sum_{j<n} a[n, j] - a[j, j]` (Lopez-Paz and Ranzato, 2017): what later tasks did to earlier ones."""
+    """`1/(n-1) sum_{j<n} a[n, j] - a[j, j]` (Lopez-Paz and Ranzato, 2017): what later tasks did to earlier ones.
+
+    Example:
+        >>> cl.backward_transfer([[90.0, 50.0], [70.0, 95.0]])
+        -20.0
+    """
     found = _square(matrix)
     return _mean(found[-1, :-1] - found.diagonal()[:-1])
 
@@ -62,6 +76,10 @@ def forward_transfer(matrix: Matrix, untrained: Tensor | Sequence[float]) -> flo
     Args:
         matrix: a (n, n).
         untrained: b (n,), the accuracies on the tasks before any training.
+
+    Example:
+        >>> cl.forward_transfer([[90.0, 50.0], [70.0, 95.0]], untrained=[48.0, 45.0])
+        5.0
     """
     found = _square(matrix)
     before = _numbers("untrained", untrained, "(tasks,)")

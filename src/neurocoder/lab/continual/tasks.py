@@ -19,7 +19,13 @@ over the classes of all tasks."""
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task of a sequence."""
+    """One task of a sequence.
+
+    Example:
+        >>> task = cl.Task(train=(x, y), test=(x, y))
+        >>> task.classes
+        (0, 1, 2, 3)
+    """
 
     train: Data
     test: Data
@@ -102,6 +108,11 @@ def split(train: Data, test: Data, classes: Sequence[Sequence[int]], scenario: s
         classes: The labels of each task.
         scenario: "task": task i has head i, and its labels are 0, 1, ... in the order of its classes. "domain": the
             same labels, one shared head. "class": labels stay as they are, one head with an output for each.
+
+    Example:
+        >>> tasks = cl.split((x, y), (x, y), classes=[(0, 1), (2, 3)], scenario="task")
+        >>> [(task.head, task.classes) for task in tasks]
+        [(0, (0, 1)), (1, (0, 1))]
     """
     if scenario not in SCENARIOS:
         raise ValueError(f"scenario must be one of {', '.join(SCENARIOS)}, got {scenario!r}")

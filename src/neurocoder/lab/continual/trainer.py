@@ -24,10 +24,6 @@ AfterStep = Callable[["Trainer"], Any]
 class Trainer:
     """Trains a model on a sequence of tasks.
 
-        trainer = Trainer(model, EWC(100.0), optimiser=lambda p: torch.optim.Adam(p, lr=1e-3))
-        for task in tasks:
-            trainer.learn(task)
-
     The loss is the cross-entropy over the labels that the tasks so far brought to the head, plus the auxiliary loss of
     the coded layers that ran, plus the method's penalty. Parameters that the loss does not reach, such as idle heads,
     have no gradient and do not move. On a GPU the steps of a task are one CUDA graph.
@@ -43,6 +39,13 @@ class Trainer:
         tasks: All tasks, if they are known. Then `matrix` is full (later tasks too), and states hold no test data.
         reset: Whether each task starts with a new optimiser. Hsu et al. keep one for all tasks.
         capture: Whether to capture graphs on a GPU; False for a model that cannot be captured.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.EWC(100.0), optimiser=torch.optim.Adam, batch=16)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.matrix.shape
+        torch.Size([2, 2])
     """
 
     def __init__(

@@ -32,6 +32,13 @@ class A2C(Reports):
     Args:
         name: id of the environment.
         capture: whether act and learn steps are CUDA graphs.
+
+    Example:
+        >>> trainer = rl.A2C(rl.make_agent((4,), 2, "plain", settings), "CartPole-v1", settings, seed=0)
+        >>> trainer.train(after=lambda trainer: None)
+        >>> trainer.steps
+        10
+        >>> trainer.close()
     """
 
     def __init__(

@@ -39,6 +39,12 @@ class A3C(Reports):
     Args:
         name: id of the environment.
         head: the kind of heads that the agent has: workers build it again.
+
+    Example:
+        >>> trainer = rl.A3C(rl.make_agent((4,), 2, "plain", settings), "CartPole-v1", "plain", settings, seed=0)
+        >>> trainer.steps
+        0
+        >>> trainer.close()
     """
 
     def __init__(self, agent: Agent, name: str, head: str, settings: Settings, seed: int) -> None:

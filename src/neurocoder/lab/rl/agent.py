@@ -64,6 +64,12 @@ class Agent(nn.Module):
     Args:
         shape: of an observation: (C, 84, 84) pixels, or (inputs,) numbers.
         actions: how many there are.
+
+    Example:
+        >>> agent = rl.Agent((4,), actions=2, width=16)
+        >>> logits, values, state = agent(torch.randn(5, 3, 4), agent.start(3), torch.ones(5, 3))
+        >>> logits.shape, values.shape
+        (torch.Size([5, 3, 2]), torch.Size([5, 3]))
     """
 
     def __init__(self, shape: tuple[int, ...], actions: int, width: int = 512, body: str = "small") -> None:
@@ -117,13 +123,24 @@ class Agent(nn.Module):
 
 
 def sample(logits: Tensor) -> Tensor:
-    """Actions (...) drawn from the policy (..., actions) by the Gumbel-max trick: nothing waits for the device."""
+    """Actions (...) drawn from the policy (..., actions) by the Gumbel-max trick: nothing waits for the device.
+
+    Example:
+        >>> rl.sample(torch.zeros(5, 3, 2)).shape
+        torch.Size([5, 3])
+    """
     noise = torch.empty_like(logits).exponential_().log()
     return (logits - noise).argmax(-1)
 
 
 def make_agent(shape: tuple[int, ...], actions: int, head: str, settings: Settings) -> Agent:
-    """An agent with this kind of heads, on the CPU, from torch's generator."""
+    """An agent with this kind of heads, on the CPU, from torch's generator.
+
+    Example:
+        >>> agent = rl.make_agent((4,), 2, "neurocoder", settings)
+        >>> type(agent.actor).__module__
+        'neurocoder.linear'
+    """
     if head not in HEADS:
         raise ValueError(f"head must be among {', '.join(HEADS)}, got {head!r}")
     agent = Agent(shape, actions, settings.width, settings.body)

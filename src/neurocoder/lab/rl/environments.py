@@ -21,7 +21,15 @@ FRAME_SKIP = 4
 
 
 class Step(NamedTuple):
-    """What n environments return."""
+    """What n environments return.
+
+    Example:
+        >>> environments = rl.make("CartPole-v1", 3)
+        >>> first = environments.reset(seed=0)
+        >>> step = environments.step(np.zeros(3, dtype=np.int64))
+        >>> step.observation.shape, step.reward.tolist()
+        ((3, 4), [1.0, 1.0, 1.0])
+    """
 
     observation: Array
     """(n, *shape)"""
@@ -35,7 +43,16 @@ class Step(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A finished episode."""
+    """A finished episode.
+
+    Example:
+        >>> environments = rl.make("CartPole-v1", 1)
+        >>> first = environments.reset(seed=0)
+        >>> for _ in range(20):
+        ...     step = environments.step(np.zeros(1, dtype=np.int64))
+        >>> environments.finished()[0]
+        Episode(environment=0, score=11.0, steps=11)
+    """
 
     environment: int
     """Its place in the batch."""
@@ -44,7 +61,16 @@ class Episode(NamedTuple):
 
 
 class Environments(ABC):
-    """A batch of environments. `send` and `receive` are the halves of `step`: work can be done in between."""
+    """A batch of environments. `send` and `receive` are the halves of `step`: work can be done in between.
+
+    Example:
+        >>> environments = rl.make("CartPole-v1", 3)
+        >>> environments.count, environments.shape, environments.actions
+        (3, (4,), 2)
+        >>> environments.reset(seed=0).shape
+        (3, 4)
+        >>> environments.close()
+    """
 
     count: int
     shape: tuple[int, ...]
@@ -237,6 +263,11 @@ def make(
         life_loss: whether `done` says where a life is lost.
         sticky: probability that an action is repeated.
         frames: of the longest episode; then it is cut off.
+
+    Example:
+        >>> environments = rl.make("CartPole-v1", 3)
+        >>> environments.reset(seed=0).shape
+        (3, 4)
     """
     if importlib.util.find_spec("gymnasium") is None:
         raise ValueError("environments need gymnasium: pip install 'neurocoder[rl]'")

@@ -19,7 +19,12 @@ REFERENCES = {
 
 
 def human_normalised(name: str, score: float) -> float | None:
-    """In percent: 0 is random play, 100 the human; None where they are not known."""
+    """In percent: 0 is random play, 100 the human; None where they are not known.
+
+    Example:
+        >>> round(rl.human_normalised("ALE/MsPacman-v5", 3629.45))
+        50
+    """
     if name not in REFERENCES:
         return None
     random, human = REFERENCES[name]
@@ -32,6 +37,11 @@ def evaluate(
     """One episode in each of `settings.episodes` environments: the first ones to end of fewer would be the short ones.
 
     Draws from torch's generator; `capture` and `autocast` as in `A2C`.
+
+    Example:
+        >>> agent = rl.make_agent((4,), 2, "plain", settings)
+        >>> len(rl.evaluate(agent, "CartPole-v1", settings, seed=0))
+        2
     """
     environments = make(
         name,

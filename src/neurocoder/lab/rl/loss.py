@@ -22,6 +22,11 @@ def returns(reward: Tensor, done: Tensor, mask: Tensor, values: Tensor, gamma: f
 
     Returns:
         (T, N); what masked steps hold means nothing
+
+    Example:
+        >>> reward, zero, one = torch.ones(3, 1), torch.zeros(3, 1), torch.ones(3, 1)
+        >>> rl.returns(reward, done=zero, mask=one, values=torch.zeros(4, 1), gamma=0.5).squeeze(1)
+        tensor([1.7500, 1.5000, 1.0000])
     """
     following, found = values[-1], []
     for t in range(len(reward) - 1, -1, -1):
@@ -56,6 +61,13 @@ def actor_critic(
         logits: (T, N, actions)
         values: (T + 1, N)
         action, reward, done, mask: (T, N)
+
+    Example:
+        >>> logits, values, action = torch.zeros(5, 3, 2), torch.zeros(6, 3), torch.zeros(5, 3, dtype=torch.int64)
+        >>> ones = torch.ones(5, 3)
+        >>> terms = rl.actor_critic(logits, values, action, reward=ones, done=0 * ones, mask=ones, settings=settings)
+        >>> terms.entropy  # log 2: both actions are as likely
+        tensor(0.6931)
     """
     target = returns(reward, done, mask, values.detach(), settings.gamma)
     advantage = target - values[:-1]

@@ -11,7 +11,13 @@ HEADS = ("plain", "hyper", "neurocoder")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train agents."""
+    """How to train agents.
+
+    Example:
+        >>> settings = rl.Settings(steps=1000, rate=1e-3)
+        >>> settings.rate_at(500)  # it falls to zero
+        0.0005
+    """
 
     trainer: Literal["a2c", "a3c"] = "a2c"
     """a2c: batched, one learner; a3c: asynchronous CPU workers, as published."""

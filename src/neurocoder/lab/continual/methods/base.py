@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 
 class Method:
-    """The base class: plain training, with hooks. One object serves one trainer."""
+    """The base class: plain training, with hooks. One object serves one trainer.
+
+    Example:
+        >>> class Halve(cl.Method):
+        ...     def end(self, trainer, task):
+        ...         with torch.no_grad():
+        ...             trainer.model.weight.mul_(0.5)
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), Halve(), optimiser=torch.optim.Adam)
+        >>> trainer.learn(tasks[0])
+    """
 
     reads_inputs: ClassVar[bool] = False
     """Whether `penalty` runs the model on the batch. The layers that it runs are then in use."""
@@ -57,7 +66,15 @@ class Method:
 
 
 class Plain(Method):
-    """Training on one task after the other; nothing keeps the model from forgetting."""
+    """Training on one task after the other; nothing keeps the model from forgetting.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.Plain(), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.task
+        2
+    """
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

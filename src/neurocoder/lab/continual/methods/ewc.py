@@ -73,6 +73,13 @@ class OnlineEWC(Quadratic):
     """`lambda sum_i (sum_t F_ti) (theta_i - theta*_i)^2` with the latest anchor.
 
     As in Hsu et al. the sum does not decay (gamma = 1 in Schwarz et al.).
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.OnlineEWC(100.0), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.method.penalty(trainer.model).shape
+        torch.Size([])
     """
 
     def importance(self, trainer: Trainer, task: Task) -> dict[str, Tensor]:
@@ -80,7 +87,15 @@ class OnlineEWC(Quadratic):
 
 
 class EWC(OnlineEWC):
-    """`lambda sum_t sum_i F_ti (theta_i - theta*_ti)^2`: each task keeps its own Fisher information and anchor."""
+    """`lambda sum_t sum_i F_ti (theta_i - theta*_ti)^2`: each task keeps its own Fisher information and anchor.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.EWC(100.0), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.method.penalty(trainer.model).shape
+        torch.Size([])
+    """
 
     def merge(self, term: Term) -> list[Term]:
         return [*self.terms, term]

@@ -41,6 +41,13 @@ class LwF(Method):
     Args:
         coefficient: lambda.
         temperature: T.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.LwF(1.0), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.method.penalty(trainer.model).shape
+        torch.Size([])
     """
 
     reads_inputs = True

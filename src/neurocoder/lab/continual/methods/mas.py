@@ -24,6 +24,13 @@ class MAS(Quadratic):
 
     The mean is over the mini-batch and the outputs, as in Hsu et al.; Aljundi et al. take the squared norm of each
     sample's outputs.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.MAS(1.0), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.method.penalty(trainer.model).shape
+        torch.Size([])
     """
 
     def importance(self, trainer: Trainer, task: Task) -> dict[str, Tensor]:

@@ -76,7 +76,15 @@ class Quadratic(Method):
 
 
 class L2(Quadratic):
-    """`lambda ||theta - theta*||^2` with the latest anchor: every parameter is as important as the next."""
+    """`lambda ||theta - theta*||^2` with the latest anchor: every parameter is as important as the next.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.L2(1.0), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.method.penalty(trainer.model).shape
+        torch.Size([])
+    """
 
     def importance(self, trainer: Trainer, task: Task) -> dict[str, Tensor]:
         return {name: torch.ones_like(entry) for name, entry in copies(trainer.model).items()}

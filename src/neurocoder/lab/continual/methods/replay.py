@@ -36,6 +36,13 @@ class Rehearsal(Replay):
 
     Args:
         size: Samples in the memory, 1,100 or 4,400 in Hsu et al.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.Rehearsal(20), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.task
+        2
     """
 
     def __init__(self, size: int) -> None:
@@ -61,6 +68,13 @@ class Offline(Replay):
 
     The last row of the matrix is that of Hsu et al., who train once on all tasks. The memory holds all earlier data,
     unless the trainer was given its tasks.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.Offline(), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.task
+        2
     """
 
     def __init__(self) -> None:

@@ -26,6 +26,13 @@ class SI(Quadratic):
     Args:
         coefficient: lambda (c in the paper).
         damping: xi.
+
+    Example:
+        >>> trainer = cl.Trainer(nn.Linear(4, 2), cl.SI(1.0), optimiser=torch.optim.Adam)
+        >>> for task in tasks:
+        ...     trainer.learn(task)
+        >>> trainer.method.penalty(trainer.model).shape
+        torch.Size([])
     """
 
     def __init__(self, coefficient: float, damping: float = 0.1) -> None:
