@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The runs behind the tables of continual learning, on one GPU with 16 cores:
-# `bash results/sweeps/split.sh validation|mnist|hsu|cifar|growing|sizes OUTPUT`. The same command continues where it stopped.
+# `bash results/sweeps/split.sh validation|mnist|hsu|lstm|cifar|growing|sizes OUTPUT`. The same command continues where it stopped.
 # CIFAR is read from NEUROCODER_DATA, the ResNet's weights from NEUROCODER_BACKBONE.
 set -u
 output=$2
@@ -23,6 +23,9 @@ mnist) # Tables 3 and 4
     ;;
 hsu) # the rows of Hsu et al.
     run test "mnist-{task,domain,class}-{$methods,mas,lwf,rehearsal,offline}-mlp-400" --preset paper --jobs 14
+    ;;
+lstm) # with an LSTM of 21 the paper's 348K parameters
+    run lstm-21 "mnist-{task,domain}-$plain-neurocoder" --preset paper --hidden 21 --jobs 8
     ;;
 cifar) # Figure 8
     for preset in paper best paper-224 best-224; do
