@@ -11,12 +11,15 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A temporary file to write to; it replaces the target if the block succeeds."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    """A temporary file to write to; it replaces the target, or the file that it links to, if the block succeeds."""
+    place = Path(os.path.realpath(target))
+    if place.exists() and not (place.is_file() or place.is_dir()):  # replacing a device or a pipe would destroy it
+        raise OSError(f"{target} cannot be written: it is not a regular file")
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        os.replace(temporary, target)
+        os.replace(temporary, place)
     except OSError as error:
         raise OSError(f"{target} cannot be written: {error.strerror or error}") from None
     finally:
