@@ -11,11 +11,16 @@ from neurocoder.lab.explorer.server_runs import Runs
 from neurocoder.lab.explorer.server_study import Study
 
 NAMELESS = """
-() => [...document.querySelectorAll("button, input, select, canvas[role=img], svg[role=img]")].filter((one) => {
+() => [...document.querySelectorAll("button, input, select, canvas[role], svg[role=img]")].filter((one) => {
   const name = one.getAttribute("aria-label") || one.textContent.trim()
     || [...(one.labels || [])].map((label) => label.textContent).join("");
   return !name && !one.closest("button");
 }).map((one) => one.outerHTML)
+"""
+
+SMALL = """
+() => [...document.querySelectorAll("button, input[type=number], input[type=range], select, .choice label")]
+  .filter((one) => one.checkVisibility() && one.getBoundingClientRect().height < 24).map((one) => one.outerHTML)
 """
 
 
@@ -49,6 +54,15 @@ def opened(browser, server, width, scheme="light"):
     return page, faults, requests
 
 
+def spoken(page, text):
+    """Waits until a screen reader was told this."""
+    page.wait_for_function("(text) => document.querySelector('#spoken').textContent.includes(text)", arg=text)
+
+
+def focused(page):
+    return page.evaluate("() => document.activeElement.textContent || document.activeElement.tagName")
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_layers_groups_inputs_growth_and_drift(browser, server, width, scheme):
     page, faults, requests = opened(browser, server, width, scheme)
@@ -61,7 +75,7 @@ def test_layers_groups_inputs_growth_and_drift(browser, server, width, scheme):
 
     page.locator(".group .thumb").nth(1).click()
     index = page.locator("#first").input_value()
-    page.wait_for_function("(index) => document.querySelector('.what b').textContent === `Input ${index}`", arg=index)
+    page.wait_for_function("(index) => document.querySelector('.what h3').textContent === `Input ${index}`", arg=index)
     heat = "() => [...document.querySelectorAll('#input .heat td')].map((cell) => cell.ariaLabel).join()"
     alone = page.evaluate(heat)
     other = (int(index) + 1) % 30
@@ -69,7 +83,7 @@ def test_layers_groups_inputs_growth_and_drift(browser, server, width, scheme):
     page.press("#second", "Enter")
     page.fill("#way", "100")
     page.wait_for_function(f"(alone) => ({heat})() !== alone", arg=alone)
-    assert f"mixed with {other}" in page.inner_text(".what b")
+    assert f"mixed with {other}" in page.inner_text(".what h3")
     page.locator("#usage label", has_text="V").first.click()
     assert "adds to its output" in page.inner_text("#usage")
 
@@ -84,6 +98,7 @@ def test_layers_groups_inputs_growth_and_drift(browser, server, width, scheme):
 
     assert page.evaluate("() => document.documentElement.scrollWidth") == width, "nothing is wider than the screen"
     assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(SMALL) == []
     assert faults == []
     assert all(url.startswith((server.address, "data:")) for url in requests)
     page.context.close()
@@ -108,6 +123,125 @@ def test_layers_without_programs_and_inputs_without_images_or_labels(browser):
         assert page.evaluate("() => document.documentElement.scrollWidth") == 390
         assert faults == []
         page.context.close()
+
+
+def test_the_keyboard_stays_at_the_result_and_a_screen_reader_hears_it(browser, server):
+    page, faults, _ = opened(browser, server, 1280)
+    spoken(page, "Layer 1. Input 0. Label 0. Nearest group: ")
+    for where in (".one-input .thumb", ".group .thumb >> nth=3", ".one-input .thumb"):
+        button = page.locator(where).first
+        index = button.get_attribute("title").removeprefix("input ").split(",")[0]
+        button.focus()
+        page.keyboard.press("Enter")
+        spoken(page, f"Input {index}. Label {int(index) % GROUPS}. Nearest group: ")
+        assert focused(page) == f"Input {index}"
+    assert "The model says " in page.inner_text("#spoken")
+    page.fill("#second", "7")
+    page.press("#second", "Enter")
+    spoken(page, f"Input {index}, mixed with 7 by 0%.")
+    assert page.evaluate("() => document.activeElement.id") == "second"
+    page.locator(".layer").nth(1).click()
+    spoken(page, f"Layer 3. Input {index}, mixed with 7")
+    assert faults == []
+    page.context.close()
+
+
+def test_numbers_that_name_no_input_are_told(browser, server):
+    page, faults, _ = opened(browser, server, 390)
+    for name, number in (("first", "9999"), ("first", "2.5"), ("first", ""), ("second", "30"), ("second", "-1")):
+        box, problem = page.locator(f"#{name}"), page.locator(f"#{name}-problem")
+        box.fill(number)
+        box.press("Enter")
+        spoken(page, "must be a whole number from 0 to 29")
+        assert box.get_attribute("aria-invalid") == "true"
+        assert box.get_attribute("aria-describedby") == f"{name}-problem"
+        assert "a whole number from 0 to 29" in problem.inner_text()
+        assert "Input 0 is still shown" in problem.inner_text()
+        assert page.inner_text(".what h3") == "Input 0"
+        box.fill("0" if name == "first" else "")
+        assert (box.get_attribute("aria-invalid"), problem.inner_text()) == ("false", "")
+        box.press("Enter")
+        spoken(page, "Input 0. Label 0.")
+    page.fill("#first", "30")
+    page.press("#first", "Enter")
+    page.locator(".one-input .thumb").first.click()
+    page.wait_for_selector("#first[aria-invalid=false]")
+    assert faults == []
+    page.context.close()
+
+
+def test_values_of_many_slots_are_read_with_arrow_keys(browser):
+    model = torch.nn.Sequential(torch.nn.Linear(6, 600))
+    nc.recode(model, "0", nc.ProgramConfig(slots=500, steps=2, heads=2, least_used=1, hidden=4))
+    with serving(Study(model, gathered(torch.randn(20, 6), 20))) as server:
+        page, faults, _ = opened(browser, server, 390)
+        assert "Full colour: attention 0.0" in page.inner_text("#input")
+        assert "attention 0.00." not in page.inner_text("#input")
+        canvas = page.locator("#input .wide-heat canvas").first
+        assert "4 rows, 500 slots. Arrow keys read the values." in canvas.get_attribute("aria-label")
+        assert page.locator(".cell-cursor:visible").count() == 0
+        page.locator("#way").focus()
+        page.keyboard.press("Tab")
+        shown = page.locator("#input .value-at").first
+        values = {}
+        for keys, cell in (
+            ((), "step·head 1·1, slot 1: "),
+            (("ArrowRight", "ArrowRight", "ArrowLeft"), "step·head 1·1, slot 2: "),
+            (("ArrowUp", "ArrowDown", "ArrowDown"), "step·head 2·1, slot 2: "),
+            (("PageDown",), "step·head 2·1, slot 52: "),
+            (("End", "ArrowRight"), "step·head 2·1, slot 500: "),
+        ):
+            for key in keys:
+                page.keyboard.press(key)
+            spoken(page, cell)
+            assert shown.inner_text() == page.inner_text("#spoken")
+            values[cell] = float(shown.inner_text().removeprefix(cell))
+        assert all(0 < value < 1 for value in values.values())
+        assert page.locator(".cell-cursor:visible").count() == 1
+        page.keyboard.press("Tab")
+        assert shown.inner_text().strip() == "", "nothing is shown once the keyboard is elsewhere"
+        assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+        assert faults == []
+        page.context.close()
+
+
+class Tokens(torch.nn.Module):
+    """Reads token ids; its first coded layer is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.idle = nc.Linear(4, 2)
+        self.embedding = torch.nn.Embedding(9, 4)
+        self.head = nc.Linear(4, 2)
+
+    def forward(self, ids):
+        return self.head(self.embedding(ids).mean(1))
+
+
+def test_a_layer_that_is_never_called_inputs_without_a_mixture_and_a_server_that_stopped(browser):
+    with serving(Study(Tokens(), gathered(torch.randint(9, (12, 5)), 12))) as server:
+        page, faults, _ = opened(browser, server, 390)
+        assert page.locator(".layer[aria-pressed=true] b").inner_text() == "head"
+        assert faults == [], "nothing is asked about the layer that was never called"
+        page.fill("#second", "3")
+        page.press("#second", "Enter")
+        spoken(page, "There is no way between these inputs: they must be numbers of the same shape. Input 0.")
+        assert not page.locator("#second, #way, #mixing-about").locator("visible=true").count()
+        assert page.evaluate("() => document.activeElement.id") == "first"
+        assert page.inner_text(".what h3") == "Input 0"
+        page.fill("#first", "4")
+        page.press("#first", "Enter")
+        spoken(page, "Input 4.")
+        assert "no way between" not in page.inner_text("#input")
+    page.locator(".one-input .thumb").first.focus()
+    page.keyboard.press("Enter")
+    stopped = "The server has stopped: start `neurocoder explore` again."
+    spoken(page, stopped)
+    assert focused(page) == page.inner_text(".one-input") == stopped
+    page.locator(".layer").first.click()
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.inner_text("#problem") == stopped
+    page.context.close()
 
 
 def test_a_name_that_looks_like_code_stays_text(browser):

@@ -2,10 +2,10 @@
 /* How the usage of slots moved over training: checkpoints, or records of runs. */
 NC.drift = (root, app) => {
   const { make } = NC.dom;
-  const body = make("div", { "aria-live": "polite" });
+  const body = make("div");
   const picker = make(
     "select",
-    { id: "run", onchange: () => show(Number(picker.value)) },
+    { id: "run", onchange: () => show(Number(picker.value), true) },
     ...app.summary.runs.map((title, place) => make("option", { value: place, text: title })),
   );
   root.append(make("label", { class: "field", for: "run" }, "Run", picker), body);
@@ -36,6 +36,7 @@ NC.drift = (root, app) => {
         make("h3", { text: panel.title }),
         NC.heat.draw(panel.usage, panel.rows, 0, {
           corner: "",
+          width: panel.width,
           ends: ["first slot", panel.width > 1 ? `last slot (${panel.width} to a column)` : "last slot"],
         }),
         difference(panel.moved, panel.rows),
@@ -43,12 +44,15 @@ NC.drift = (root, app) => {
     );
   }
 
-  async function show(place) {
+  async function show(place, aloud = false) {
+    const tell = aloud ? NC.tell : () => undefined;
     body.replaceChildren(make("p", { class: "note", text: "Reading …" }));
     try {
       draw(await NC.ask(`api/run?place=${place}`));
+      tell(`${app.summary.runs[place]}: ${body.querySelectorAll("h3").length} tables. ${[...body.querySelectorAll(".problem")].map((one) => one.textContent).join(" ")}`);
     } catch (error) {
       body.replaceChildren(make("p", { class: "problem", text: error.message }));
+      tell(error.message);
     }
   }
   return { repaint: () => latest && draw(latest), show };

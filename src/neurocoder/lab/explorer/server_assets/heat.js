@@ -6,6 +6,15 @@ NC.heat = (() => {
   const MOST_BARS = 400;
   const most = (rows) => rows.reduce((top, row) => row.reduce((high, value) => Math.max(high, value), top), 0);
 
+  /** The digits that count, however small the number is; the server sends null for what is not finite. */
+  const number = (value, digits = 3) => (value === null ? "not finite" : String(Number(value.toPrecision(digits))));
+  /** What one number stands for, in words. */
+  function told(rows, names, options, row, column) {
+    const width = options.width ?? 1;
+    const slots = width > 1 ? `slots ${column * width + 1} to ${(column + 1) * width}` : `slot ${column + 1}`;
+    return `${options.corner ? `${options.corner} ` : ""}${names[row]}, ${slots}: ${number(rows[row][column])}`;
+  }
+
   function table(rows, names, kind, options, top) {
     const head = make(
       "tr",
@@ -20,8 +29,8 @@ NC.heat = (() => {
         make("th", { scope: "row", text: names[n] }),
         ...row.map((value, i) => {
           const cell = make("td", {
-            title: `${names[n]}, slot ${i + 1}: ${value.toFixed(3)}`,
-            "aria-label": value.toFixed(2),
+            title: told(rows, names, options, n, i),
+            "aria-label": number(value),
           });
           NC.paint.cell(cell, kind, top ? value / top : 0);
           return cell;
@@ -39,19 +48,59 @@ NC.heat = (() => {
 
   function image(rows, names, kind, options, top) {
     const [width, height] = [rows[0].length, rows.length];
-    const label = `${options.caption ?? "Attention"}: ${height} rows, ${width} slots`;
-    const canvas = make("canvas", { width, height, role: "img", "aria-label": label });
+    const label = `${options.caption ?? "Attention"}: ${height} rows, ${width} ${options.width > 1 ? "columns" : "slots"}. Arrow keys read the values.`;
+    const canvas = make("canvas", { width, height, role: "application", tabindex: 0, "aria-label": label });
     NC.heat.fill(canvas, rows, kind, top);
     canvas.style.height = `${Math.max(height * 1.25, 1.5)}rem`;
-    const told = make("p", { class: "note number", text: " " });
-    canvas.addEventListener("pointermove", (event) => {
+    const value = make("p", { class: "note number value-at", text: " " });
+    const cursor = make("i", { class: "cell-cursor", hidden: "" });
+    cursor.style.width = `${100 / width}%`;
+    cursor.style.height = `${100 / height}%`;
+    let [row, column] = [0, 0];
+    const within = (place, count) => Math.min(count - 1, Math.max(0, place));
+    function show() {
+      cursor.hidden = false;
+      cursor.style.left = `${(100 * column) / width}%`;
+      cursor.style.top = `${(100 * row) / height}%`;
+      value.textContent = told(rows, names, options, row, column);
+    }
+    function hide() {
+      cursor.hidden = true;
+      value.textContent = " ";
+    }
+    function point(event) {
       const box = canvas.getBoundingClientRect();
-      const column = Math.min(width - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * width)));
-      const row = Math.min(height - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * height)));
-      told.textContent = `${names[row]}, slot ${(options.first ?? 1) + column}: ${rows[row][column].toFixed(3)}`;
+      column = within(Math.floor(((event.clientX - box.left) / box.width) * width), width);
+      row = within(Math.floor(((event.clientY - box.top) / box.height) * height), height);
+      show();
+    }
+    canvas.addEventListener("pointermove", point);
+    canvas.addEventListener("pointerdown", point);
+    canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && hide());
+    canvas.addEventListener("blur", hide);
+    canvas.addEventListener("focus", () => {
+      show();
+      NC.tell(value.textContent);
     });
-    canvas.addEventListener("pointerleave", () => {
-      told.textContent = " ";
+    const page = Math.ceil(width / 10);
+    const moves = {
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      PageUp: [0, -page],
+      PageDown: [0, page],
+      Home: [0, -width],
+      End: [0, width],
+    };
+    canvas.addEventListener("keydown", (event) => {
+      const move = moves[event.key];
+      if (!move || event.ctrlKey || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      row = within(row + move[0], height);
+      column = within(column + move[1], width);
+      show();
+      NC.tell(value.textContent);
     });
     const ends = options.ends ?? ["slot 1", `slot ${width}`];
     return make(
@@ -59,9 +108,9 @@ NC.heat = (() => {
       { class: "wide-heat" },
       options.caption ? make("p", { class: "caption", text: options.caption }) : "",
       make("ol", { class: "row-names" }, ...names.map((name) => make("li", { text: name }))),
-      canvas,
+      make("div", { class: "cells" }, canvas, cursor),
       make("p", { class: "ends note" }, ...ends.map((text) => make("span", { text }))),
-      told,
+      value,
     );
   }
 
@@ -117,7 +166,7 @@ NC.heat = (() => {
           svg(
             "rect",
             { x: i + gap / 2, y: 10 - (10 * value) / top, width: 1 - gap, height: (10 * value) / top },
-            ...(values === all ? [svg("title", { text: `slot ${i + 1}: ${value.toFixed(3)}` })] : []),
+            ...(values === all ? [svg("title", { text: `slot ${i + 1}: ${number(value)}` })] : []),
           ),
         ),
       ),
@@ -129,5 +178,5 @@ NC.heat = (() => {
     );
   }
 
-  return { bars, draw, fill, most };
+  return { bars, draw, fill, most, number };
 })();

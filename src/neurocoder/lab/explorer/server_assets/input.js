@@ -5,24 +5,43 @@ NC.input = (root, app) => {
   let [index, other, way, asked] = [0, null, 0, 0];
   const most = app.summary.inputs - 1;
   const field = (id, label) =>
-    make("label", { for: id, class: "field" }, label, make("input", { id, type: "number", min: 0, max: most, step: 1 }));
+    make(
+      "label",
+      { for: id, class: "field" },
+      label,
+      make("input", { id, type: "number", min: 0, max: most, step: 1, "aria-describedby": `${id}-problem` }),
+    );
   const first = field("first", "Input");
   const second = field("second", "mixed with");
   const range = make("input", { id: "way", type: "range", min: 0, max: 100, value: 0, "aria-label": "How much of the second" });
   const told = make("span", { class: "note number", text: "0%" });
   const result = make("div", { class: "one-input" });
-  root.append(
-    make("div", { class: "row asking" }, first, second, make("label", { class: "field" }, "by", range, told)),
-    result,
-  );
+  const amount = make("label", { class: "field" }, "by", range, told);
+  const unmixable = make("p", { class: "problem" });
   const box = (label) => label.querySelector("input");
-  const number = (label) => {
-    const value = box(label).valueAsNumber;
-    return Number.isInteger(value) && value >= 0 && value <= most ? value : null;
-  };
-  box(first).addEventListener("change", () => number(first) !== null && app.choose(number(first)));
+  const problems = new Map([first, second].map((label) => [label, make("p", { id: `${box(label).id}-problem`, class: "problem" })]));
+  root.append(make("div", { class: "row asking" }, first, second, amount), ...problems.values(), unmixable, result);
+  box(first).value = "0";
+  box(first).required = true;
+
+  /** Says what is wrong with a number, or that nothing is; whether it is right. */
+  function check(label) {
+    const { id, validity } = box(label);
+    const allowed = `a whole number from 0 to ${most}`;
+    const text = validity.valid ? "" : id === "first" ? `Input must be ${allowed}.` : `The second input must be ${allowed}, or empty.`;
+    box(label).setAttribute("aria-invalid", String(!validity.valid));
+    if (text) NC.tell(text);
+    say(problems.get(label), text && `${text} ${heading()} is still shown.`);
+    return !text;
+  }
+  const heading = () => (other === null ? `Input ${index}` : `Input ${index}, mixed with ${other}`);
+  for (const label of [first, second]) {
+    box(label).addEventListener("input", () => box(label).validity.valid && check(label));
+  }
+  box(first).addEventListener("change", () => check(first) && app.choose(box(first).valueAsNumber));
   box(second).addEventListener("change", () => {
-    other = number(second);
+    if (!check(second)) return;
+    other = box(second).value === "" ? null : box(second).valueAsNumber;
     ask();
   });
   range.addEventListener("input", () => {
@@ -31,6 +50,8 @@ NC.input = (root, app) => {
     if (other !== null) ask();
   });
 
+  const portion = (share) => (share === null ? "–" : percent(share));
+
   function sigmas(values) {
     const top = Math.max(...values, 1e-12);
     return make(
@@ -38,10 +59,10 @@ NC.input = (root, app) => {
       {},
       svg(
         "svg",
-        { class: "sigma-bars", viewBox: `0 0 100 ${7 * values.length}`, role: "img", "aria-label": "Singular values" },
+        { class: "sigma-bars", viewBox: `0 0 100 ${7 * values.length}`, role: "img", "aria-label": `Singular values: ${values.map((value) => NC.heat.number(value)).join(", ")}` },
         ...values.flatMap((value, n) => [
           svg("rect", { x: 0, y: 7 * n + 1, width: (76 * value) / top, height: 5, rx: 1 }),
-          svg("text", { x: (76 * value) / top + 2, y: 7 * n + 5.4, text: value.toPrecision(3) }),
+          svg("text", { x: (76 * value) / top + 2, y: 7 * n + 5.4, text: NC.heat.number(value) }),
         ]),
       ),
       make("figcaption", { text: "singular values σ, by component" }),
@@ -62,7 +83,7 @@ NC.input = (root, app) => {
         "tbody",
         {},
         ...found.map(([slot, share, cosine, born]) =>
-          make("tr", {}, ...[slot + 1, percent(share), cosine.toFixed(2), born].map((text) => make("td", { text: String(text) }))),
+          make("tr", {}, ...[slot + 1, portion(share), cosine === null ? "–" : cosine.toFixed(2), born].map((text) => make("td", { text: String(text) }))),
         ),
       ),
     );
@@ -75,7 +96,10 @@ NC.input = (root, app) => {
     );
     const top = answer.attention && Math.max(...answer.attention.map(NC.heat.most));
     const labels = app.summary.labels;
-    result.replaceChildren(
+    const group = answer.group === null ? "" : `Nearest group: ${answer.group + 1}.`;
+    const note = answer.note ? `${answer.note[0].toUpperCase()}${answer.note.slice(1)}.` : "";
+    const about = [labels ? `Label ${labels[index]}.` : "", group, note].filter(Boolean).join(" ");
+    replace(
       make(
         "div",
         { class: "what" },
@@ -83,8 +107,8 @@ NC.input = (root, app) => {
         make(
           "div",
           {},
-          make("p", {}, make("b", { text: other === null ? `Input ${index}` : `Input ${index}, mixed with ${other}` })),
-          make("p", { class: "note", text: `${labels ? `Label ${labels[index]}. ` : ""}Nearest group: ${answer.group + 1}.` }),
+          make("h3", { tabindex: -1, text: heading() }),
+          make("p", { class: "note", text: about }),
           answer.gate === null || answer.gate === undefined
             ? ""
             : make("p", { class: "note", text: `Gate of the residual: ${answer.gate.toFixed(2)}.` }),
@@ -95,13 +119,13 @@ NC.input = (root, app) => {
               { class: "bars chances" },
               ...answer.answer.slice(0, 5).map(([name, share], n) => {
                 const bar = make("i");
-                bar.style.transform = `scaleX(${share})`;
+                bar.style.transform = `scaleX(${share ?? 0})`;
                 return make(
                   "li",
                   { class: n ? null : "top" },
                   make("span", { text: String(name) }),
                   make("span", { class: "track" }, bar),
-                  make("span", { class: "number", text: percent(share) }),
+                  make("span", { class: "number", text: portion(share) }),
                 );
               }),
             )
@@ -121,29 +145,60 @@ NC.input = (root, app) => {
             sigmas(answer.sigma),
           )
         : slots(answer.slots),
-      top ? make("p", { class: "note", text: `Full colour: attention ${top.toFixed(2)}.` }) : "",
-      make("h3", { text: "Inputs with the most similar programs" }),
-      make(
-        "div",
-        { class: app.pictures.none ? "indices" : "thumbs strip-of" },
-        ...answer.nearest.map(([at, distance]) => app.pictures.button(at, distance.toFixed(2))),
-      ),
-      make("p", { class: "note", text: "Numbers: distance between the attention vectors." }),
+      top ? make("p", { class: "note", text: `Full colour: attention ${NC.heat.number(top)}.` }) : "",
+      ...(answer.nearest.length
+        ? [
+            make("h3", { text: "Inputs with the most similar programs" }),
+            make(
+              "div",
+              { class: app.pictures.none ? "indices" : "thumbs strip-of" },
+              ...answer.nearest.map(([at, distance]) => app.pictures.button(at, NC.heat.number(distance, 2))),
+            ),
+            make("p", { class: "note", text: "Numbers: distance between the attention vectors." }),
+          ]
+        : []),
     );
+    const mixed = other === null ? "" : ` by ${range.value}%`;
+    const [name, share] = answer.answer?.[0] ?? [null, null];
+    const says = share === null ? "" : ` The model says ${name}, ${percent(share)}.`;
+    return `${heading()}${mixed}. ${about}${says}`;
   }
 
-  let latest = null;
-  async function ask() {
+  /** Where the keyboard goes when what it was on is gone: the heading, or the error. */
+  const rest = () => result.querySelector("[tabindex='-1']")?.focus({ preventScroll: true });
+  function replace(...parts) {
+    const held = result.contains(document.activeElement);
+    result.replaceChildren(...parts);
+    if (held) rest();
+  }
+
+  /** These inputs cannot be mixed: offers it no more, and shows the first one alone. */
+  function unmix(reason) {
+    const held = [box(second), range].includes(document.activeElement);
+    other = null;
+    for (const part of [second, amount, find("#mixing-about")]) part.hidden = true;
+    if (held) box(first).focus({ preventScroll: true });
+    const text = `${reason[0].toUpperCase()}${reason.slice(1)}.`;
+    say(unmixable, text);
+    return ask(`${text} `);
+  }
+
+  async function ask(before = "") {
     const mine = ++asked;
     const question = { layer: app.place, index };
     if (other !== null) Object.assign(question, { other, way });
     try {
       const answer = await NC.ask("api/inspect", question);
       if (mine !== asked) return; // a newer question is on its way
-      latest = answer;
-      draw(answer);
+      NC.tell(before + draw(answer));
     } catch (error) {
-      if (mine === asked) result.replaceChildren(make("p", { class: "problem", text: error.message }));
+      if (mine !== asked) return;
+      if (error.refused && other !== null) {
+        await unmix(error.message);
+        return;
+      }
+      replace(make("p", { class: "problem", tabindex: -1, text: error.message }));
+      NC.tell(before + error.message);
     }
   }
 
@@ -151,10 +206,15 @@ NC.input = (root, app) => {
     choose(at) {
       index = at;
       box(first).value = String(at);
+      check(first);
+      say(unmixable, "");
       return ask();
     },
-    repaint: () => latest && draw(latest),
     show: ask,
-    scroll: () => find("#input").scrollIntoView({ block: "start" }),
+    /** Goes to the result, for whoever chose an input elsewhere on the page. */
+    visit() {
+      find("#input").scrollIntoView({ block: "start" });
+      rest();
+    },
   };
 };

@@ -17,6 +17,7 @@ NC.start = async () => {
       `seen with ${number(summary.inputs)} inputs${shape}` +
       `${right === null || right === undefined ? "." : `, of which it tells ${((100 * right) / summary.inputs).toFixed(1)}% right.`}`,
   );
+  find("#facts").after(...(summary.notes ?? []).map((text) => make("p", { class: "problem", text: `${text[0].toUpperCase()}${text.slice(1)}.` })));
   say(find("#version"), summary.version);
 
   const usage = NC.usage(find("#usage-root"), app);
@@ -55,30 +56,31 @@ NC.start = async () => {
   function show(layer) {
     const problem = find("#problem");
     problem.hidden = !layer.problem;
-    say(problem, layer.problem ? `${summary.layers[app.place].name}: ${layer.problem}.` : "");
+    const layerName = summary.layers[app.place].name;
+    say(problem, layer.error ? layer.problem : layer.problem ? `${layerName}: ${layer.problem}.` : "");
     for (const part of ["usage", "clusters", "input"]) find(`#${part}`).hidden = Boolean(layer.problem);
     find("#growth").hidden = !layer.growth;
-    if (layer.problem) return undefined;
+    if (layer.problem) return NC.tell(layer.error ? layer.problem : `Layer ${problem.textContent}`);
     usage.show(layer);
     clusters.show(layer);
     if (layer.growth) growth.show(layer);
-    return input.show();
+    return input.show(`Layer ${layerName}. `);
   }
 
   app.open = async (place) => {
     app.place = place;
     buttons.forEach((button, n) => button.setAttribute("aria-pressed", String(n === place)));
-    say(find("#spoken"), `Layer ${summary.layers[place].name}`);
+    NC.tell(`Layer ${summary.layers[place].name}`);
     try {
       if (!app.known.has(place)) app.known.set(place, await NC.ask(`api/layer?place=${place}`));
       if (app.place === place) await show(app.known.get(place));
     } catch (error) {
-      await show({ problem: error.message });
+      if (app.place === place) await show({ problem: error.message, error: true });
     }
   };
   app.choose = async (index, scroll = false) => {
     await input.choose(index);
-    if (scroll) input.scroll();
+    if (scroll) input.visit();
   };
   NC.paint.dark.addEventListener("change", () => {
     const layer = app.known.get(app.place);
@@ -86,13 +88,12 @@ NC.start = async () => {
     drift?.repaint();
   });
   const first = summary.layers.findIndex((layer) => !layer.problem);
-  await app.choose(0);
   await app.open(Math.max(0, first));
   if (drift) await drift.show(0);
   document.documentElement.dataset.ready = "yes";
 };
 
 NC.start().catch((error) => {
-  NC.dom.say(NC.dom.find("#facts"), `The server does not answer: ${error.message}`);
+  NC.dom.say(NC.dom.find("#facts"), error.stopped ? error.message : `The server does not answer: ${error.message}`);
   document.documentElement.dataset.ready = "failed";
 });

@@ -21,7 +21,7 @@ NC.pictures = (app) => {
   const name = (index) => {
     const { labels, says } = app.summary;
     const label = labels ? `, label ${labels[index]}` : "";
-    return `input ${index}${label}${says ? `, says ${says[index]}` : ""}`;
+    return `input ${index}${label}${says ? `, says ${says[index] ?? "nothing"}` : ""}`;
   };
   const wrong = (index) => app.summary.says && app.summary.says[index] !== app.summary.labels[index];
 

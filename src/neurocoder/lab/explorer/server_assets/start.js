@@ -5,8 +5,19 @@ const NC = {};
 /** Asks the server; the address of this page holds the token. */
 NC.ask = async (path, question) => {
   const options = question === undefined ? {} : { method: "POST", body: JSON.stringify(question) };
-  const answer = await fetch(path, options);
+  const answer = await fetch(path, options).catch(() => {
+    throw Object.assign(new Error("The server has stopped: start `neurocoder explore` again."), { stopped: true });
+  });
   const content = await answer.json();
-  if (!answer.ok) throw new Error(content.error);
+  if (!answer.ok) throw Object.assign(new Error(content.error), { refused: answer.status === 400 });
   return content;
 };
+
+/** Tells a screen reader the last of what happens in quick succession. */
+NC.tell = (() => {
+  let waiting = 0;
+  return (text) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => NC.dom.say(NC.dom.find("#spoken"), text), 150);
+  };
+})();

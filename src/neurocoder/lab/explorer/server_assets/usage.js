@@ -24,7 +24,8 @@ NC.usage = (root, app) => {
       about,
       empty ? "No slot is written yet: the layer does what it did before it was recoded." : `Mean attention over ${app.summary.inputs.toLocaleString("en")} inputs. ` +
         `${count} of ${mean.length} slots carry 80% of it; slot ${order[0] + 1} is read most. ` +
-        `${idle ? `${idle} ${idle === 1 ? "is" : "are"} hardly read.` : "None is idle."}`,
+        `${idle ? `${idle} ${idle === 1 ? "is" : "are"} hardly read.` : "None is idle."}` +
+        `${layer.note ? ` ${layer.note}.` : ""}`,
     );
     const parts = [
       kinds.length > 1
@@ -48,7 +49,7 @@ NC.usage = (root, app) => {
       parts.push(
         make("h3", { text: "By label" }),
         NC.heat.draw(usage.by_label[kind], usage.labels, kind, { corner: "label" }),
-        make("p", { class: "note", text: `Full colour: ${NC.heat.most(usage.by_label[kind]).toFixed(3)}.` }),
+        make("p", { class: "note", text: `Full colour: ${NC.heat.number(NC.heat.most(usage.by_label[kind]))}.` }),
       );
     }
     root.replaceChildren(...(empty ? [] : parts.filter(Boolean)));
