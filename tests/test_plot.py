@@ -11,7 +11,9 @@ import torch
 import neurocoder as nc
 from conftest import small
 from neurocoder import views
-from test_views import GROWING, TWO
+from test_views import GROWING, TWO, programs
+
+MANY = programs(torch.rand(32, 2, 5).tolist())
 
 
 def images_of(figure):
@@ -116,7 +118,27 @@ def test_a_notebook_shows_a_figure_and_settings_stay(trace):
         ),
         (lambda: nc.plot.programs(TWO, input=2), "input must be below 2, the inputs of this call, got 2"),
         (lambda: nc.plot.usage({}), "programs must have at least one layer, got none"),
-        (lambda: nc.plot.usage(TWO, labels=torch.zeros(3)), "inputs must divide the 2 programs of this call, got 3"),
+        (lambda: nc.plot.usage(TWO, labels=torch.zeros(3)), "labels must have one entry for each input, 2, got 3"),
+        (lambda: nc.plot.usage(MANY, labels=torch.zeros(16)), "labels must have one entry for each input, 32, got 16"),
+        (lambda: nc.plot.usage(TWO, labels=["a", "b"]), "labels must be whole numbers, one for each input, got str"),
+        (
+            lambda: nc.plot.clusters(MANY, labels=torch.zeros(16)),
+            "labels must have one entry for each input, 32, got 16",
+        ),
+        (lambda: nc.plot.clusters(MANY, torch.zeros(16, 64)), "inputs must have one entry for each input, 32, got 16"),
+        (lambda: nc.plot.clusters(MANY, count=2.5), r"count must be a whole number, got 2\.5"),
+        (lambda: nc.plot.clusters(MANY._replace(u=MANY.u / 0)), "programs must be finite, got 32 inputs of 32"),
+        (lambda: nc.plot.programs(TWO, input=1.5), r"input must be a whole number, the index of an input, got 1\.5"),
+        (lambda: nc.plot.drift([{"fc": TWO}, {"fc": TWO}]), "usage must be the programs of one layer, .*, got traces"),
+        (lambda: nc.plot.drift(None), "usage must be a sequence, one entry for each moment, got NoneType"),
+        (lambda: nc.plot.drift(torch.zeros(0, 4)), r"usage must have shape \(moments, slots\), got \(0, 4\)"),
+        (lambda: nc.plot.drift([TWO, MANY]), r"usage must be of one layer at several moments, .* \[3, 5\] slots"),
+        (lambda: nc.plot.drift([TWO, GROWING]), "usage must be of one layer .*, got Programs, GrowingPrograms"),
+        (
+            lambda: nc.plot.growth(nc.GrowingLinear(3, 2), TWO),
+            "programs must be those of a growing layer, got Programs",
+        ),
+        (lambda: nc.plot.growth(nc.GrowingLinear(3, 2), GROWING), "programs must be those of this layer .* with 3"),
         (lambda: nc.plot.usage(TWO, memory="x"), "memory must be among u, v, s, got 'x'"),
         (lambda: nc.plot.drift([[1.0]], steps=[1, 2]), "steps must have one entry for each of the 1 moments, got 2"),
         (lambda: nc.plot.growth(nc.Linear(2, 2)), "layer must be a growing layer, got Linear"),
@@ -139,3 +161,21 @@ def test_growth_of_a_layer_without_slots_has_no_panel_of_what_they_serve():
     layer, x = nc.GrowingLinear(8, 4), torch.randn(5, 8)
     figure = nc.plot.growth(layer, layer.programs(x), labels=torch.zeros(5, dtype=torch.int64))
     assert [axis.get_title() for axis in figure.axes] == ["0 of 512 slots written", ""]
+
+
+@pytest.mark.filterwarnings("error")
+def test_clusters_of_a_layer_without_slots_is_one_group_without_a_warning():
+    layer = nc.GrowingLinear(8, 4)
+    figure = nc.plot.clusters(layer.programs(torch.randn(5, 8)))
+    assert figure.get_suptitle().startswith("1 group of inputs")
+
+
+def test_inputs_that_are_not_finite_are_left_out_of_usage():
+    some = TWO._replace(u=torch.cat([TWO.u, TWO.u[:1] * torch.nan]))
+    figure = nc.plot.usage(some)
+    np.testing.assert_allclose(bars_of(figure.axes[0]), [0.25, 0.125, 0.15])
+    assert figure.axes[0].get_title() == "3 slots of $M_U$; 1 input left out: not finite"
+    growing = GROWING._replace(similarity=torch.tensor([[0.9, 0.8], [torch.nan, -1.0]]))
+    np.testing.assert_allclose(bars_of(nc.plot.usage(growing).axes[0]), [0.25, 0.75, 0])
+    with pytest.raises(ValueError, match="programs must be finite, got 1 input of 2 with others"):
+        nc.plot.clusters(growing)

@@ -38,8 +38,34 @@ def test_positions_of_an_input_are_averaged():
     torch.testing.assert_close(views.attention(sequence), torch.tensor([[0.25, 0.125, 0.15]]))
     torch.testing.assert_close(views.attention(TWO, inputs=1), views.attention(sequence))
     assert views.vectors(TWO, inputs=1).shape == (1, 18)
-    with pytest.raises(ValueError, match="inputs must divide the 2 programs of this call, got 3"):
-        views.attention(TWO, inputs=3)
+
+
+def test_the_inputs_may_be_a_later_dimension_but_only_one():
+    later = programs(torch.rand(5, 2, 3, 4).tolist())  # positions first
+    torch.testing.assert_close(views.attention(later, inputs=2), later.u.mean((0, 2)))
+    torch.testing.assert_close(views.vectors(later, inputs=2)[:, :12], later.u.mean(0).flatten(1))
+    torch.testing.assert_close(views.attention(later, inputs=5), later.u.mean((1, 2)))
+    both = programs(torch.rand(2, 2, 3, 4).tolist())
+    torch.testing.assert_close(views.attention(both, inputs=2), both.u.mean((1, 2)))
+    two = programs(torch.rand(5, 2, 2, 3, 4).tolist())
+    for wrong, count in ((later, 10), (TWO, 3), (programs(torch.rand(32, 3, 4).tolist()), 16), (two, 2)):
+        with pytest.raises(
+            ValueError, match=f"inputs must be one dimension of the programs of this call.*, got {count}"
+        ):
+            views.attention(wrong, inputs=count)
+
+
+def test_many_inputs_are_grouped_by_a_sample_without_all_distances(monkeypatch):
+    rows, before = [], torch.cdist
+    monkeypatch.setattr(torch, "cdist", lambda a, b: rows.append(len(a) * len(b)) or before(a, b))
+    groups = torch.arange(20_000) % 3
+    points = 10 * torch.eye(3)[groups] + 0.1 * torch.randn(20_000, 3)
+    found = views.clusters(points)
+    assert max(rows) <= views.SAMPLE**2
+    assert len(found.centres) == 3
+    assert found.silhouette > 0.9
+    assert all(len(groups[found.groups == group].unique()) == 1 for group in range(3))
+    assert torch.equal(views.clusters(points).groups, found.groups)
 
 
 def test_attention_of_a_growing_layer_is_over_its_written_slots():
@@ -138,6 +164,11 @@ def test_what_looks_like_an_image_becomes_a_thumbnail(shape, expected):
         (lambda: views.attention(torch.zeros(2)), "programs must be Programs or GrowingPrograms, got Tensor"),
         (lambda: views.clusters(torch.zeros(3)), r"points must have shape \(inputs, numbers\), got \(3,\)"),
         (lambda: views.clusters(torch.zeros(3, 2), 4), r"count must be in 1\.\.3, the inputs, got 4"),
+        (lambda: views.clusters(torch.zeros(3, 2), 2.5), r"count must be a whole number, got 2\.5"),
+        (lambda: views.clusters(torch.full((3, 2), torch.nan)), "points must be finite, got 3 of 3 inputs"),
+        (lambda: views.drift(torch.zeros(0, 4)), r"usage must have shape \(moments, slots\), got \(0, 4\)"),
+        (lambda: views.drift(None), "usage must be numbers of shape .*, got NoneType"),
+        (lambda: views.by_label(torch.zeros(2, 2), ["a", "b"]), "labels must be whole numbers, one for each input"),
         (lambda: views.drift(torch.zeros(3)), r"usage must have shape \(moments, slots\), got \(3,\)"),
         (lambda: views.written(nc.Linear(2, 2)), "layer must be a growing layer, got Linear"),
     ],

@@ -130,6 +130,45 @@ def _first(programs: Any) -> Any:
     raise ValueError(f"programs must be those of one layer, such as trace['fc'], got {type(programs).__name__}")
 
 
+def _many(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def _labels(labels: Any) -> Tensor | None:
+    """Labels as a tensor (N,)."""
+    if labels is None:
+        return None
+    try:
+        found = torch.as_tensor(labels).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(next(iter(labels), None)).__name__ if isinstance(labels, Sequence) else type(labels).__name__
+        raise ValueError(f"labels must be whole numbers, one for each input, got {kind}") from None
+    if found.dim() != 1:
+        raise ValueError(f"labels must have shape (inputs,), got {tuple(found.shape)}")
+    return found
+
+
+def _fits(programs: Any, argument: str, count: int) -> None:
+    """One clear error if there is not one label, or one image, for each input."""
+    own = 1 if isinstance(programs, GrowingPrograms) else 2
+    leading = tuple((programs.slots if own == 1 else programs.u).shape[:-own])
+    try:
+        views.attention(programs, inputs=count)
+    except ValueError:
+        told = f"the programs have the dimensions {leading}" if len(leading) > 1 else f"{leading[0] if leading else 1}"
+        raise ValueError(f"{argument} must have one entry for each input, {told}, got {count}") from None
+    if count == 1 and max(leading, default=1) > 1 and 1 not in leading:
+        raise ValueError(f"{argument} must have one entry for each input, {leading[0]}, got 1")
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Which inputs have finite programs (N,); refused if none has."""
+    found = values.isfinite().all(1)
+    if not found.any():
+        raise ValueError("programs must be finite, got none that are")
+    return found
+
+
 @_styled
 def programs(programs: Programs | GrowingPrograms, input: int | None = None) -> Figure:
     """How programs are composed: attention of each component over the slots of U, V and S, and singular values.
@@ -144,9 +183,11 @@ def programs(programs: Programs | GrowingPrograms, input: int | None = None) -> 
     """
     programs = _first(programs)
     count = len(views.attention(programs))
+    if isinstance(input, bool) or not isinstance(input, int | None):
+        raise ValueError(f"input must be a whole number, the index of an input, got {input!r}")
     if input is not None and not -count <= input < count:
         raise ValueError(f"input must be below {count}, the inputs of this call, got {input}")
-    told = f"mean over {count:,} inputs" if input is None else f"input {input}"
+    told = f"mean over {_many(count, 'input')}" if input is None else f"input {input}"
     if isinstance(programs, GrowingPrograms):
         return _growing_programs(programs, input, told)
     parts = {memory: getattr(programs, memory).detach().cpu().float().flatten(0, -3) for memory in KINDS}
@@ -186,7 +227,7 @@ def _growing_programs(programs: GrowingPrograms, input: int | None, told: str) -
     axis.set_yticks([])
     axis.set_xlabel("slot")
     axis.set_ylabel("input" if len(use) == 1 else "inputs")
-    axis.set_title(told if input is not None else f"{len(use):,} inputs, sorted by the slot they use most")
+    axis.set_title(told if input is not None else f"{_many(len(use), 'input')}, sorted by the slot they use most")
     _bar(figure, picture, axis, "share")
     return figure
 
@@ -212,9 +253,16 @@ def usage(
     layers = dict(programs) if isinstance(programs, Mapping) else {"": _first(programs)}
     if not layers:
         raise ValueError("programs must have at least one layer, got none: was the model called while recording?")
+    labels = _labels(labels)
     inputs = None if labels is None else len(labels)
+    for layer in layers.values() if inputs is not None else ():
+        _fits(_first(layer), "labels", inputs or 0)
     found = {name: views.attention(_first(layer), memory, inputs) for name, layer in layers.items()}
-    split = {} if labels is None else {name: views.by_label(values, labels) for name, values in found.items()}
+    kept = {name: _finite(values) for name, values in found.items()}
+    found = {name: values[kept[name]] for name, values in found.items()}
+    split = {}
+    if labels is not None:
+        split = {name: views.by_label(values, labels[kept[name]]) for name, values in found.items()}
     most = max((len(names) for names, _ in split.values()), default=0)
     figure = _new(0.5 + len(found) * (1.5 if labels is None else min(4.0, 0.9 + 0.17 * most)))
     axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
@@ -233,8 +281,11 @@ def usage(
             axis.set_ylabel("mean attention")
             axis.grid(axis="y")
         growing = isinstance(layers[name], GrowingPrograms)
-        of = "written slots" if growing else f"slots of {KINDS[memory][0]}"
-        axis.set_title(f"{name}: {values.shape[1]:,} {of}" if name else f"{values.shape[1]:,} {of}")
+        of = _many(values.shape[1], "written slot" if growing else "slot")
+        of = of if growing else f"{of} of {KINDS[memory][0]}"
+        bad = int((~kept[name]).sum())
+        of += f"; {_many(bad, 'input')} left out: not finite" if bad else ""
+        axis.set_title(f"{name}: {of}" if name else of)
     axes[-1].set_xlabel("slot")
     return figure
 
@@ -263,14 +314,24 @@ def clusters(
         >>> figure = nc.plot.clusters(layer.programs(images), inputs=images, count=2)
     """
     programs = _first(programs)
+    labels = _labels(labels)
+    for argument, given in (("labels", labels), ("inputs", inputs)):
+        if given is not None:
+            _fits(programs, argument, len(given))
     rows = len(labels) if labels is not None else len(inputs) if inputs is not None else None
-    found = views.clusters(views.vectors(programs, rows), count)
+    if labels is not None and inputs is not None and len(inputs) != len(labels):
+        raise ValueError(f"inputs must be as many as the labels, {len(labels)}, got {len(inputs)}")
+    points = views.vectors(programs, rows)
+    bad = int((~points.isfinite().all(1)).sum())
+    if bad:
+        raise ValueError(f"programs must be finite, got {_many(bad, 'input')} of {len(points):,} with others")
+    found = views.clusters(points, count)
     use = views.attention(programs, memory, rows)
     pictures = None if inputs is None else views.thumbnails(inputs)
     if pictures is not None and len(pictures) != len(use):
         raise ValueError(f"inputs must be as many as the programs, {len(use)}, got {len(pictures)}")
     groups, shown = len(found.centres), 8
-    names = [] if labels is None else torch.as_tensor(labels).unique().tolist()
+    names = [] if labels is None else labels.unique().tolist()
     figure = _new(0.7 + 0.95 * groups)
     widths = [1.3, *([0.9] if names else []), 1.6]
     axes = figure.subplots(groups, len(widths), squeeze=False, width_ratios=widths)
@@ -278,13 +339,13 @@ def clusters(
     for group, row in enumerate(axes):
         inside = found.groups == group
         row[0].bar(range(1, use.shape[1] + 1), use[inside].mean(0).numpy(), color=BLUE, width=0.85)
-        row[0].set_ylim(0, 1.05 * top)
+        row[0].set_ylim(0, 1.05 * top or 1)  # no slot is read: still an axis
         row[0].set_xlim(0.5, use.shape[1] + 0.5)
         row[0].set_xticks(_ticks(use.shape[1]) if group == groups - 1 else [])
         size = int(inside.sum())
         row[0].set_ylabel(f"{size}\n({100 * size / len(use):.0f}%)", rotation=0, ha="right", va="center")
-        if names:
-            own = torch.as_tensor(labels).cpu().flatten()[inside]
+        if labels is not None:
+            own = labels[inside]
             row[1].bar(range(len(names)), [int((own == name).sum()) for name in names], color=VERMILION)
             row[1].set_xticks(range(len(names)) if len(names) <= TABLE else [])
             row[1].set_xticklabels(names if group == groups - 1 and len(names) <= TABLE else [])
@@ -306,7 +367,8 @@ def clusters(
         axes[0][1].set_title("inputs of each label")
     axes[0][-1].set_title("typical inputs" if pictures is not None else "typical inputs, by index")
     clear = "distinct" if found.silhouette >= 0.5 else "weak" if found.silhouette >= 0.25 else "hardly any"
-    figure.suptitle(f"{groups} groups of inputs with similar programs; silhouette {found.silhouette:.2f}: {clear}")
+    told = f"{_many(groups, 'group')} of inputs with similar programs"
+    figure.suptitle(f"{told}; silhouette {found.silhouette:.2f}: {clear}")
     return figure
 
 
@@ -324,12 +386,24 @@ def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> 
         >>> before = layer.programs(x)  # then train
         >>> figure = nc.plot.drift([before, layer.programs(x)], steps=["before", "after"])
     """
-    if isinstance(usage, Sequence) and usage and isinstance(usage[0], Programs | GrowingPrograms):
-        means = [views.attention(one, memory).mean(0) for one in usage]
-        wide = max(len(mean) for mean in means)  # a growing layer has more slots later
+    if isinstance(usage, Mapping | Programs | GrowingPrograms | None):
+        raise ValueError(f"usage must be a sequence, one entry for each moment, got {type(usage).__name__}")
+    if isinstance(usage, Sequence) and any(isinstance(one, Mapping) for one in usage):
+        raise ValueError("usage must be the programs of one layer, such as [before['fc'], after['fc']], got traces")
+    kinds = Programs, GrowingPrograms
+    if isinstance(usage, Sequence) and usage and isinstance(usage[0], kinds):
+        if any(type(one) is not type(usage[0]) for one in usage):
+            told = ", ".join(dict.fromkeys(type(one).__name__ for one in usage))
+            raise ValueError(f"usage must be of one layer at several moments, got {told}")
+        read = [views.attention(one, memory) for one in usage]
+        means = [values[_finite(values)].mean(0) for values in read]
+        slots = [len(mean) for mean in means]
+        if isinstance(usage[0], Programs) and len(set(slots)) > 1:
+            raise ValueError(f"usage must be of one layer at several moments, got layers with {slots} slots")
+        wide = max(slots)  # a growing layer has more slots later
         usage = torch.stack([torch.nn.functional.pad(mean, (0, wide - len(mean))) for mean in means])
-    rows = torch.as_tensor(usage, dtype=torch.float32).cpu()
-    moved = views.drift(rows)
+    moved = views.drift(usage)
+    rows = torch.as_tensor(usage, dtype=torch.float32).detach().cpu()
     names = list(range(1, len(rows) + 1)) if steps is None else list(steps)
     if len(names) != len(rows):
         raise ValueError(f"steps must have one entry for each of the {len(rows)} moments, got {len(names)}")
@@ -364,6 +438,17 @@ def growth(layer: GrowingLayer, programs: GrowingPrograms | None = None, labels:
     """
     found = views.written(layer)
     count = len(found.slots)
+    if programs is not None:
+        if not isinstance(programs, GrowingPrograms):
+            raise ValueError(f"programs must be those of a growing layer, got {type(programs).__name__}")
+        if int(programs.written) != count:
+            raise ValueError(
+                f"programs must be those of this layer as it is now, with {_many(count, 'slot')} written, got "
+                f"programs with {int(programs.written)}"
+            )
+    labels = _labels(labels)
+    if programs is not None and labels is not None:
+        _fits(programs, "labels", len(labels))
     served = programs is not None and count > 0  # without a slot there is nothing to serve
     figure = _new(4.4 if served else 2.2)
     upper, *lower = figure.subfigures(2 if served else 1, 1, squeeze=False)[:, 0]
@@ -379,7 +464,9 @@ def growth(layer: GrowingLayer, programs: GrowingPrograms | None = None, labels:
     visits.grid(axis="y")
     if programs is not None and lower:
         use = views.attention(programs, inputs=None if labels is None else len(labels))[:, found.slots]
-        names, rows = (None, use.mean(0, keepdim=True)) if labels is None else views.by_label(use, labels)
+        kept = _finite(use)
+        use = use[kept]
+        names, rows = (None, use.mean(0, keepdim=True)) if labels is None else views.by_label(use, labels[kept])
         axis = lower[0].subplots()
         picture = _heat(axis, rows)
         _names(axis, ["all"] if names is None else names.tolist())

@@ -21,6 +21,8 @@ STILL = 1e-3
 """Vectors that differ by less than this share of their norm count as equal."""
 ROUNDS, STARTS = 50, 4
 """Of k-means."""
+SAMPLE = 2_000
+"""Of more inputs than this, a fixed sample finds the groups."""
 
 
 class Clusters(NamedTuple):
@@ -57,13 +59,21 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _by_input(values: Tensor, own: int, inputs: int | None) -> Tensor:
-    """Means over all leading dimensions but the inputs: (..., *own) -> (N, *own); `own` counts the last dimensions."""
+    """Means over all leading dimensions but that of the inputs: (..., *own) -> (N, *own); `own` counts the last ones.
+
+    The inputs are the first dimension of size N, or the only other one, as where the batch comes second.
+    """
     leading, rest = values.shape[: values.dim() - own], values.shape[values.dim() - own :]
     count = (leading[0] if leading else 1) if inputs is None else inputs
-    rows = leading.numel()
-    if count < 1 or rows < 1 or rows % count:
-        raise ValueError(f"inputs must divide the {rows} programs of this call, got {count}")
-    return values.reshape(count, rows // count, *rest).mean(1)
+    axes = [axis for axis, size in enumerate(leading) if size == count]
+    if count == 1 and leading.numel():  # whatever the dimensions are, all programs are those of the one input
+        return values.reshape(1, -1, *rest).mean(1)
+    if count < 1 or not leading.numel() or not axes or (axes[0] and len(axes) > 1):
+        many = "several dimensions" if len(axes) > 1 else "no dimension"
+        raise ValueError(
+            f"inputs must be one dimension of the programs of this call, {tuple(leading)}, got {count}: {many} of them"
+        )
+    return values.movedim(axes[0], 0).reshape(count, -1, *rest).mean(1)
 
 
 def attention(programs: Programs | GrowingPrograms, memory: str = "u", inputs: int | None = None) -> Tensor:
@@ -72,13 +82,14 @@ def attention(programs: Programs | GrowingPrograms, memory: str = "u", inputs: i
     Args:
         programs: of one call; several programs for an input (positions of a sequence) are averaged.
         memory: `"u"`, `"v"` or `"s"`; a growing layer has one attention for all, over its P written slots.
-        inputs: N, if it is not the first dimension.
+        inputs: N, if it is not the first dimension; one dimension must have this size.
     """
     if memory not in MEMORIES:
         raise ValueError(f"memory must be among {', '.join(MEMORIES)}, got {memory!r}")
     if isinstance(programs, GrowingPrograms):
         written = max(1, int(programs.written))
-        share = _plain(programs.share)
+        lost = programs.similarity.isnan().any(-1, keepdim=True).cpu()  # of inputs that are not finite
+        share = _plain(programs.share).masked_fill(lost, math.nan)
         dense = share.new_zeros(*share.shape[:-1], written)
         dense.scatter_add_(-1, programs.slots.cpu().clamp(max=written - 1), share)
         return _by_input(dense, 1, inputs)
@@ -100,7 +111,10 @@ def vectors(programs: Programs | GrowingPrograms, inputs: int | None = None) -> 
 
 def by_label(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct labels (L,) in order, and the mean of the values (N, P) over the inputs of each (L, P)."""
-    labels = torch.as_tensor(labels).detach().cpu().flatten()
+    try:
+        labels = torch.as_tensor(labels).detach().cpu().flatten()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"labels must be whole numbers, one for each input, got {type(labels).__name__}") from None
     if len(labels) != len(values):
         raise ValueError(f"labels must have one entry for each of the {len(values)} inputs, got {len(labels)}")
     names = labels.unique()
@@ -146,30 +160,45 @@ def clusters(points: Tensor, count: int | None = None, most: int = 10) -> Cluste
     """Groups of similar vectors, by k-means from fixed starts: the same vectors always give the same groups.
 
     Args:
-        points: (N, D), such as `vectors(programs)`; at most some thousands.
+        points: (N, D), such as `vectors(programs)`. Of more than 2,000, a fixed sample finds the groups and their
+            silhouette; the others join the nearest group.
         count: how many groups; None: 2 to `most`, those with the largest mean silhouette, or one if all are equal.
     """
     points = _plain(points)
     if points.dim() != 2 or not len(points):
         raise ValueError(f"points must have shape (inputs, numbers), got {tuple(points.shape)}")
+    if isinstance(count, bool) or not isinstance(count, int | None):
+        raise ValueError(f"count must be a whole number, got {count!r}")
     if count is not None and not 1 <= count <= len(points):
         raise ValueError(f"count must be in 1..{len(points)}, the inputs, got {count}")
+    bad = int((~points.isfinite().all(1)).sum())
+    if bad:
+        raise ValueError(f"points must be finite, got {bad} of {len(points)} inputs with numbers that are not")
     mean = points.mean(0)
     spread = (points - mean).square().sum(1).mean().sqrt()
     equal = bool(spread <= STILL * mean.norm().clamp(min=1e-12))
     wanted = [count] if count is not None else [1] if equal else list(range(2, min(most, len(points) - 1) + 1)) or [1]
-    near = points
-    if wanted != [1] and points.shape[1] > len(points):  # fewer numbers with the same distances
-        near = torch.linalg.qr((points - mean).double().mT, mode="r").R.mT.float()
-    distances = torch.cdist(near, near) if wanted != [1] else points.new_zeros(0)
     best, clearest = torch.zeros(len(points), dtype=torch.int64), -math.inf
+    if wanted != [1]:
+        near = points
+        if points.shape[1] > len(points):  # fewer numbers with the same distances
+            near = torch.linalg.qr((points - mean).double().mT, mode="r").R.mT.float()
+        sample = torch.arange(len(near))
+        if len(near) > SAMPLE:
+            sample = torch.randperm(len(near), generator=torch.Generator().manual_seed(0))[:SAMPLE].sort().values
+        found = near if max(wanted) > SAMPLE // 10 else near[sample]  # many groups need every input
+        distances = torch.cdist(near[sample], near[sample])
     for number in wanted:
         if number == 1:
             continue
         generator = torch.Generator().manual_seed(0)
-        groups, _ = min((_k_means(near, number, generator) for _ in range(STARTS)), key=lambda found: found[1])
+        part, _ = min((_k_means(found, number, generator) for _ in range(STARTS)), key=lambda one: one[1])
+        groups = part
+        if len(found) < len(near):
+            groups = torch.cdist(near, _means(found, part, number)[part.unique()]).argmin(1)
         groups = groups.unique(return_inverse=True)[1]  # without empty ones
-        clear = _silhouette(distances, groups) if int(groups.max()) else 0.0
+        seen = groups[sample].unique(return_inverse=True)[1]
+        clear = _silhouette(distances, seen) if int(seen.max()) else 0.0
         if clear > clearest:
             best, clearest = groups, clear
     order = best.bincount().argsort(descending=True, stable=True)
@@ -186,8 +215,11 @@ def drift(usage: Tensor | Sequence[Any]) -> Tensor:
         usage: mean attention over the slots, a row for each moment (T, P); each row is scaled to sum to one. The
             number is the total variation, half the sum of absolute differences.
     """
-    rows = _plain(torch.as_tensor(usage))
-    if rows.dim() != 2:
+    try:
+        rows = _plain(torch.as_tensor(usage))
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"usage must be numbers of shape (moments, slots), got {type(usage).__name__}") from None
+    if rows.dim() != 2 or not rows.numel():
         raise ValueError(f"usage must have shape (moments, slots), got {tuple(rows.shape)}")
     rows = rows / rows.sum(1, keepdim=True).clamp(min=1e-12)
     rows = torch.cat([rows, 1 - rows.sum(1, keepdim=True)], 1)  # a row without any usage is unlike every other one
@@ -225,8 +257,9 @@ def thumbnails(inputs: Tensor, side: int = 32) -> Tensor | None:
         images = images.unsqueeze(1)
     if images.dim() != 4 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 8:
         return None
-    low, high = images.nan_to_num().aminmax()
-    images = 255 * (images.nan_to_num() - low) / (high - low).clamp(min=1e-12)
+    images = images.nan_to_num(0.0, 0.0, 0.0)
+    low, high = images.aminmax()
+    images = 255 * (images - low) / (high - low).clamp(min=1e-12)
     scale = side / max(images.shape[2:])
     if scale < 1:
         size = max(1, round(scale * images.shape[2])), max(1, round(scale * images.shape[3]))

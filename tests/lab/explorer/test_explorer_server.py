@@ -4,6 +4,7 @@ import copy
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from server_helpers import request, serving, study
 
 from neurocoder.lab.explorer import server as module
-from neurocoder.lab.explorer.server import Server, known_host, split_host
+from neurocoder.lab.explorer.server import Guard, Server, known_host, split_host
 
 TRICKS = (
     *(
@@ -235,3 +236,44 @@ def test_a_port_in_use_is_a_clear_error(found, server):
         Server(found, port=server.port)
     with pytest.raises(ValueError, match=r"--host nowhere\.invalid --port 0 cannot be used"):
         Server(found, host="nowhere.invalid")
+
+
+def test_clients_omit_port_80():
+    guard = Guard(None, "token", "127.0.0.1", 80)
+    assert guard._problem("/token/", {"host": "127.0.0.1"}) == (0, "")
+    assert guard._problem("/token/", {"host": "127.0.0.1:80", "origin": "http://127.0.0.1:80"}) == (0, "")
+    assert guard._problem("/token/", {"host": "127.0.0.1:81"})[0] == 403
+    assert Guard(None, "token", "127.0.0.1", 8000)._problem("/token/", {"host": "127.0.0.1"})[0] == 403
+
+
+def test_the_address_can_be_opened_before_the_server_runs(found):
+    server = Server(found)
+    socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+    server.socket.close()
+
+
+def begun(server):
+    """A client that has sent half of a body."""
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    head = f"POST /{server.token}/api/inspect HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+    client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+    return client
+
+
+def test_a_body_that_does_not_arrive_is_refused_in_time(server, monkeypatch):
+    monkeypatch.setattr(module, "BODY_SECONDS", 0.2)
+    with begun(server) as client:
+        assert client.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_the_end_is_quiet_while_a_body_is_pending(found, capfd):
+    with serving(found) as running:
+        client = begun(running)
+        time.sleep(0.3)
+    client.close()
+    told = capfd.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+def test_the_way_to_input_0_is_one_to_another_input(found):
+    assert 5 in [index for index, _ in found.inspect({"layer": 0, "index": 5, "other": 0, "way": 0})["nearest"]]

@@ -1,6 +1,7 @@
 """What the server's page shows, against values worked out by hand; the model, the data and the runs it takes."""
 
 import json
+import socket
 import sys
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import neurocoder as nc
 from neurocoder.lab.cli import main
 from neurocoder.lab.explorer import explore
 from neurocoder.lab.explorer.server_model import gathered
-from neurocoder.lab.explorer.server_runs import Runs, natural, of_record
+from neurocoder.lab.explorer.server_runs import Runs, natural, of_record, titles
 from neurocoder.lab.explorer.server_study import Study
 from neurocoder.lab.results import Record
 
@@ -148,8 +149,133 @@ def test_compiled_models_and_numbers_that_are_not_finite():
     compiled = Study(torch.compile(build(), backend="eager"), gathered((x, labels), 512))
     assert list(compiled.layers) == ["1", "3"]
     assert compiled.layer(0) == plain
-    assert sum(group["size"] for group in plain["clusters"]["groups"]) == 30
+    assert sum(group["size"] for group in plain["clusters"]["groups"]) == 29
     assert list(Study(torch.compile(nc.Linear(4, 2)), gathered(torch.randn(3, 4), 3)).layers) == [""]
+
+
+def valid(value):
+    """As JSON holds it; numbers that JSON lacks are an error."""
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+def test_inputs_whose_programs_are_not_finite_are_told_and_left_out(found):
+    x, labels = inputs()
+    x[[3, 4, 10]] = torch.nan
+    kept = [index for index in range(30) if index not in (3, 4, 10)]
+    study = Study(build(), gathered((x, labels), 512))
+    note = "3 inputs give programs that are not finite: left out"
+    assert study.summary()["layers"][0]["note"] == study.layer(0)["note"] == note
+    assert study.summary()["notes"][0] == f"1: {note}"
+    assert study.summary()["says"][3] is None
+    usage = study.layer(0)["usage"]["mean"]
+    expected = study.model[1].programs(x[kept].flatten(1)).u.mean((0, 1))
+    torch.testing.assert_close(torch.tensor(usage[0]), expected, atol=1e-5, rtol=0)
+    assert sum(group["size"] for group in study.layer(0)["clusters"]["groups"]) == 27
+    for place in (0, 1):
+        valid(study.layer(place))
+        bad = valid(study.inspect({"layer": place, "index": 3}))
+        assert (bad["nearest"], bad["group"], bad["note"]) == ([], None, "this program is not finite")
+        assert bad["answer"][0][1] is None
+    assert study.layer(1)["growth"]["slots"]
+    assert study.inspect({"layer": 0, "index": 3})["sigma"][0] is None
+    good = study.inspect({"layer": 0, "index": 0})
+    assert good["note"] == ""
+    assert not {3, 4, 10} & {index for index, _ in good["nearest"]}
+    assert found.summary()["notes"] == []
+    none = Study(build(), gathered(x * torch.nan, 512))
+    assert none.layer(0) == {"problem": "no input gives a program that is finite"}
+
+
+class Later(nn.Module):
+    """The batch comes second, as in `nn.RNN`."""
+
+    def __init__(self):
+        super().__init__()
+        self.each = nn.Linear(4, 2)
+        nc.recode(self, "each", nc.ProgramConfig(slots=3, steps=1, heads=1, least_used=1, hidden=4))
+        for parameter in self.each.controller.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x):
+        return self.each(x.transpose(0, 1)).mean(0)
+
+
+@pytest.mark.parametrize("length", [5, 6])
+def test_a_batch_that_is_not_the_first_dimension_is_found(length):
+    model, x = Later(), torch.randn(6, length, 4)
+    found = Study(model, gathered((x, torch.arange(6)), 6))
+    expected = model.each.programs(x).u.mean((1, 2))
+    by_label = torch.tensor(found.layer(0)["usage"]["by_label"])[0]
+    torch.testing.assert_close(by_label, expected, atol=1e-5, rtol=0)
+    assert found.inspect({"layer": 0, "index": 2, "other": 2})["nearest"][0] == [2, pytest.approx(0, abs=1e-3)]
+
+
+def test_programs_that_fit_no_input_are_refused():
+    model = Later()
+    model.forward = lambda x: model.each(x.flatten(0, 1)).sum()
+    problem = Study(model, gathered(torch.randn(6, 5, 4), 6)).layer(0)["problem"]
+    assert problem.startswith("its programs cannot be told apart by input")
+
+
+class Words(torch.utils.data.Dataset):
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        return inputs()[0][index], "ab"[index % 2]
+
+
+WHOLE = "they must be whole numbers"
+UNUSED = {
+    "float": (lambda x, y: (x, y.float()), f"{WHOLE}, not float32"),
+    "column": (lambda x, y: (x, y[:, None]), f"{WHOLE}, one for each input, not of shape (30, 1)"),
+    "one-hot": (lambda x, y: [x, torch.eye(3)[y]], f"{WHOLE}, one for each input, not of shape (30, 3)"),
+    "words": (lambda x, y: (x, ["a", "b", "c"] * 10), "they are words, not whole numbers"),
+    "data set": (lambda x, y: Words(), "they are words, not whole numbers"),
+    "numpy": (lambda x, y: (x, np.array(["a", "b", "c"] * 10)), "they are words or objects, not whole numbers"),
+    "numbers": (lambda x, y: (x, [0.5] * 30), f"{WHOLE}, not float64"),
+    "some": (lambda x, y: iter([(x[:5], y[:5]), x[5:]]), "some batches have none"),
+}
+
+
+@pytest.mark.parametrize("form", UNUSED)
+def test_labels_that_cannot_be_used_are_told_and_never_inputs(form):
+    make, why = UNUSED[form]
+    x, y = inputs()
+    found = gathered(make(x, y), 512)
+    assert (found.total, found.labels, found.note) == (30, None, f"labels are not used: {why}")
+    assert torch.equal(torch.cat([batch.first for batch in found.batches]), x)
+    assert Study(build(), found).summary()["notes"] == [found.note]
+
+
+def test_lists_of_whole_numbers_are_labels():
+    x, y = inputs()
+    for data in ((x, y.tolist()), [x, y], [x, y.tolist()], [(x, y.tolist())], {"input": x, "y": y.tolist()}):
+        found = gathered(data, 512)
+        assert (found.total, found.note) == (30, "")
+        assert found.labels.tolist() == y.tolist()
+    assert gathered([x[:20], x[20:]], 512).total == 30, "two batches"
+    with pytest.raises(ValueError, match="y must have one entry for each of the 30 inputs, got shape"):
+        gathered((x, y.tolist()[:16]), 512)
+
+
+def test_arguments_that_are_named_like_labels_stay_arguments():
+    x, y = inputs()
+    found = gathered({"input": x, "target": x.flatten(1), "y": torch.zeros(30), "labels": y}, 512)
+    assert set(found.one(0).named) == {"input", "target", "y"}
+    assert found.labels.tolist() == y.tolist()
+    assert set(gathered({"target": x}, 512).one(0).named) == {"target"}
+
+
+def test_runs_of_the_same_name_have_distinct_titles():
+    def record(**config):
+        return SimpleNamespace(experiment="split", preset="best", variant="a", seed=0, config=config)
+
+    base = "split/best a, seed 0"
+    assert titles([record(rate=1, x=1)]) == [base]
+    assert titles([record(rate=1, x=1), record(rate=2, x=1)]) == [f"{base}, rate=1", f"{base}, rate=2"]
+    nested = titles([record(net={"rank": 2}), record(net={"rank": 3}), record(net={"rank": 3})])
+    assert nested == [f"{base}, net.rank=2", f"{base}, net.rank=3 (1 of 2)", f"{base}, net.rank=3 (2 of 2)"]
 
 
 @pytest.mark.parametrize("form", ["tensor", "pair", "list", "loader", "dataset", "numpy", "generator", "dictionary"])
@@ -272,9 +398,12 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(host, capsys, m
     told = capsys.readouterr()
     first, address = told.out.splitlines()
     assert first == "2 coded layers, 4 inputs. Open this address; Ctrl-C ends it."
-    assert address == f"http://{host}:{seen[0].port}/{seen[0].token}/"
-    assert bool(told.err) == (host == "0.0.0.0")
-    assert told.err.startswith("warning: --host 0.0.0.0 lets other machines reach this page" if told.err else "")
+    name = socket.gethostname() if host == "0.0.0.0" else host
+    assert address == f"http://{name}:{seen[0].port}/{seen[0].token}/"
+    unused, *warning = told.err.splitlines()
+    assert unused.startswith("labels are not used: they must be whole numbers")
+    assert bool(warning) == (host == "0.0.0.0")
+    assert all(one.startswith("warning: --host 0.0.0.0 lets other machines reach this page") for one in warning)
 
 
 def test_drift_over_checkpoints_is_that_of_the_saved_models(tmp_path):

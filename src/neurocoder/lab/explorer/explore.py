@@ -70,7 +70,7 @@ def serve(options: Options) -> int:
     from .server import Server
     from .server_model import load_inputs, load_model
     from .server_runs import Runs
-    from .server_study import Study
+    from .server_study import Study, many
 
     assert options.model is not None
     assert options.data is not None
@@ -86,7 +86,8 @@ def serve(options: Options) -> int:
             "address can read what your model does with your data",
             file=sys.stderr,
         )
-    print(f"{len(study.layers)} coded layers, {inputs.total:,} inputs. Open this address; Ctrl-C ends it.")
+    layers, seen = many(len(study.layers), "coded layer"), many(inputs.total, "input")
+    print(f"{layers}, {seen}. Open this address; Ctrl-C ends it.")
     print(server.address, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         server.run()

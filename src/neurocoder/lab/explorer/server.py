@@ -7,9 +7,11 @@ and writes none.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import json
+import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
@@ -44,6 +46,8 @@ MOST_BYTES = 64 * 1024
 """In the body of a request."""
 MOST_DRAINED, DRAINING_SECONDS = 256 * 1024 * 1024, 10
 """Of a body that is refused: bytes and seconds after which the connection is cut."""
+BODY_SECONDS = 10
+"""For a body to arrive."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -96,9 +100,13 @@ class Guard:
         status, problem = self._problem(scope["path"], headers)
         body = b""
         if not status:
-            body, status, problem = await _body(receive, headers)
+            problem = f"the body of the request did not arrive within {BODY_SECONDS} seconds"
+            status = 408
+            with anyio.move_on_after(BODY_SECONDS):
+                body, status, problem = await _body(receive, headers)
         if status:
-            await _drain(receive, headers)
+            if status != 408:
+                await _drain(receive, headers)
             closing = {**HEADERS, "connection": "close"}
             await JSONResponse({"error": problem}, status, closing)(scope, receive, send)
             return
@@ -115,7 +123,7 @@ class Guard:
 
     def _problem(self, path: str, headers: dict[str, str]) -> tuple[int, str]:
         name, port = split_host(headers.get("host", ""))
-        if not known_host(name, self.host) or port != str(self.port):
+        if not known_host(name, self.host) or (port or "80") != str(self.port):  # clients omit 80
             return 403, "this server answers only under the address that it printed"
         token = path.split("/")[1] if path.startswith("/") else ""
         if not secrets.compare_digest(token.encode("utf-8", "surrogateescape"), self.token):
@@ -239,10 +247,17 @@ def listening(host: str, port: int) -> socket.socket:
             found = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM))
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind((host, port))
+            found.listen(128)
             stack.pop_all()
     except (OSError, UnicodeError) as error:
         raise ValueError(f"--host {host} --port {port} cannot be used: {error}") from None
     return found
+
+
+def told(record: logging.LogRecord) -> bool:
+    """Whether a message of uvicorn is shown: not that a request was cut off at the end."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and "timeout graceful shutdown" not in str(record.msg)
 
 
 class Server:
@@ -262,12 +277,14 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=1,
         )
+        logging.getLogger("uvicorn.error").addFilter(told)
         self.uvicorn = uvicorn.Server(config)
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
+        """What to open in a browser; where it listens on all addresses, with the name of this machine."""
+        host = socket.gethostname() if self.host in ("", "0.0.0.0", "::") else self.host
+        name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self.port}/{self.token}/"
 
     def run(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -55,6 +56,8 @@ class Inputs(NamedTuple):
 
     batches: list[Batch]
     labels: Tensor | None
+    note: str = ""
+    """Why there are none, if the data has something in their place."""
 
     @property
     def total(self) -> int:
@@ -123,19 +126,23 @@ def load_inputs(reference: str, limit: int) -> Inputs:
     if callable(found) and not isinstance(found, Tensor | Mapping | Dataset):
         found = called("--data", reference, found)
     try:
-        return gathered(found, limit)
+        inputs = gathered(found, limit)
     except ValueError as error:
         raise ValueError(f"--data {reference}: {error}") from None
+    if inputs.note:
+        print(inputs.note, file=sys.stderr)
+    return inputs
 
 
 def gathered(data: Any, limit: int) -> Inputs:
     """The first `limit` inputs of the data."""
     batches: list[Batch] = []
     labels: list[Tensor | None] = []
-    room = limit
+    room, why = limit, ""
     try:
         for found in _batches(data, limit):
-            batch, told = _batch(found)
+            batch, told, reason = _batch(found)
+            why = why or reason
             for start in range(0, min(batch.size, room), BATCH):
                 stop = min(start + BATCH, room, batch.size)
                 batches.append(batch.part(start, stop))
@@ -150,7 +157,11 @@ def gathered(data: Any, limit: int) -> Inputs:
     if not batches:
         raise ValueError("there must be at least one input, got none")
     known = [one for one in labels if one is not None]
-    return Inputs(batches, torch.cat(known) if len(known) == len(labels) else None)
+    if len(known) == len(labels):
+        return Inputs(batches, torch.cat(known))
+    if known and not why:
+        why = "some batches have none"
+    return Inputs(batches, None, f"labels are not used: {why}" if why else "")
 
 
 def _batches(data: Any, limit: int) -> Iterator[Any]:
@@ -173,37 +184,76 @@ def _batches(data: Any, limit: int) -> Iterator[Any]:
 
 
 def _is_call(data: Any) -> bool:
-    """Whether this is (x,) or (x, y), not a list of batches."""
-    return isinstance(data, tuple) and bool(data) and all(isinstance(one, Tensor | np.ndarray) for one in data)
+    """Whether this is (x,), (x, y) or [x, y], not a list of batches."""
+    if not isinstance(data, tuple | list) or not data or not isinstance(data[0], Tensor | np.ndarray):
+        return False
+    if len(data) == 2 and _is_list(data[1]):
+        return True
+    if not all(isinstance(one, Tensor | np.ndarray) for one in data):
+        return False
+    return isinstance(data, tuple) or (len(data) == 2 and _unlike(_tensor(data[0]), _tensor(data[1])))
 
 
-def _batch(found: Any) -> tuple[Batch, Tensor | None]:
-    """The arguments and, if there are some, the labels (n,)."""
+def _is_list(value: Any) -> bool:
+    """Whether these are plain numbers or words."""
+    plain = isinstance(value, tuple | list) and bool(value)
+    return plain and all(isinstance(one, int | float | str | np.generic) for one in value)
+
+
+def _unlike(x: Any, y: Any) -> bool:
+    """Whether the second of two tensors is no further batch of inputs, such as labels or targets."""
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return True
+    if x.dim() != y.dim() or x.is_floating_point() != y.is_floating_point():
+        return True
+    return x.is_floating_point() and x.dim() == 2 and len(x) == len(y) and x.shape != y.shape
+
+
+def _batch(found: Any) -> tuple[Batch, Tensor | None, str]:
+    """The arguments; if there are some, the labels (n,); or why what is in their place cannot be used."""
     if isinstance(found, Mapping):
-        named = {str(name): _tensor(value) for name, value in found.items()}
-        tensors = [value for name, value in named.items() if isinstance(value, Tensor) and name not in LABELS]
-        if not tensors or any(value.dim() == 0 for value in tensors):
-            raise ValueError("a dictionary must hold tensors with one entry for each input")
-        size = len(tensors[0])
-        told = next((named[name] for name in LABELS if name in named and _are_labels(named[name], size)), None)
-        return Batch((), {name: value for name, value in named.items() if name not in LABELS}, size), told
+        return _named({str(name): _tensor(value) for name, value in found.items()})
     parts = tuple(map(_tensor, found)) if isinstance(found, tuple | list) else (_tensor(found),)
     if not parts or not isinstance(parts[0], Tensor) or parts[0].dim() == 0:
         got = type(parts[0]).__name__ if parts and not isinstance(parts[0], Tensor) else "a tensor without dimensions"
         raise ValueError(f"a batch must be a tensor, (x, y) or a dictionary, got {got if parts else 'an empty one'}")
     size = len(parts[0])
-    if len(parts) == 2 and isinstance(parts[1], Tensor):  # the second one is never an argument: labels, or targets
-        if parts[1].dim() == 0 or len(parts[1]) != size:
-            raise ValueError(f"y must have one entry for each of the {size} inputs, got shape {tuple(parts[1].shape)}")
-        return Batch(parts[:1], {}, size), parts[1].cpu() if _are_labels(parts[1], size) else None
-    return Batch(parts, {}, size), None
+    y: Any = parts[1] if len(parts) == 2 else None
+    if isinstance(y, Tensor | np.ndarray) or _is_list(y):  # never an argument: labels, or targets
+        shape = tuple(y.shape) if isinstance(y, Tensor | np.ndarray) else (len(y),)
+        if not shape or shape[0] != size:
+            raise ValueError(f"y must have one entry for each of the {size} inputs, got shape {shape}")
+        return Batch(parts[:1], {}, size), *_labels(y)
+    return Batch(parts, {}, size), None, ""
+
+
+def _named(named: dict[str, Any]) -> tuple[Batch, Tensor | None, str]:
+    """As `_batch`, of arguments by name: only whole numbers, one for each input, are labels."""
+    tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in tensors.items() if name not in LABELS} or tensors
+    if not tensors or any(value.dim() == 0 for value in tensors.values()):
+        raise ValueError("a dictionary must hold tensors with one entry for each input")
+    size = len(next(iter(tensors.values())))
+    told = {name: _labels(named[name])[0] for name in LABELS if name in named and name not in tensors}
+    labels = {name: value for name, value in told.items() if value is not None and len(value) == size}
+    batch = Batch((), {name: value for name, value in named.items() if name not in labels}, size)
+    return batch, next(iter(labels.values()), None), ""
 
 
 def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype != object else value
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" else value
 
 
-def _are_labels(value: Any, size: int) -> bool:
-    """Whether these are whole numbers, one for each input."""
-    fits = isinstance(value, Tensor) and value.dim() == 1 and len(value) == size
-    return fits and not value.is_floating_point() and not value.is_complex()
+def _labels(y: Any) -> tuple[Tensor | None, str]:
+    """Whole numbers (n,), or why these are none."""
+    if _is_list(y):
+        if any(isinstance(one, str) for one in y):
+            return None, "they are words, not whole numbers"
+        y = _tensor(np.asarray(y))
+    if not isinstance(y, Tensor):
+        return None, "they are words or objects, not whole numbers"
+    if y.dim() != 1:
+        return None, f"they must be whole numbers, one for each input, not of shape {tuple(y.shape)}"
+    if y.is_floating_point() or y.is_complex():
+        return None, f"they must be whole numbers, not {str(y.dtype).removeprefix('torch.')}"
+    return y.detach().cpu(), ""

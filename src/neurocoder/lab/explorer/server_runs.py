@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Runs:
 
     def summary(self) -> list[str]:
         """A title for each run."""
-        return [*self.titles, *(f"{r.experiment}/{r.preset} {r.variant}, seed {r.seed}" for r in self.records)]
+        return [*self.titles, *titles(self.records)]
 
     def run(self, place: int) -> dict[str, Any]:
         """`panels` of one run: each with `title`, `rows`, `usage` (T, P), how far it `moved` (T - 1,), `width`."""
@@ -110,12 +111,51 @@ class Runs:
     def _usage(self, model: nn.Module) -> dict[str, torch.Tensor]:
         """By layer, the mean attention over the slots of U (P,)."""
         layers = {name: Layer(name, module) for name, module in coded(model).items()}
+        for name, layer in layers.items():
+            layer.axis = self.study.layers[name].axis if name in self.study.layers else None
         for batch in self.study.inputs.batches:
             trace, _ = self.study.run(model, batch)
             for name, layer in layers.items():
                 if not layer.problem:
                     layer.add(trace.calls(name), batch.size)
-        return {name: layer.attention[:, 0].mean(0) for name, layer in layers.items() if not layer.problem}
+        for layer in layers.values():
+            layer.close()
+        return {name: layer.attention[layer.finite, 0].mean(0) for name, layer in layers.items() if not layer.problem}
+
+
+def titles(records: Sequence[Record]) -> list[str]:
+    """Distinct ones: with the settings in which records of the same name differ, and numbered if these are equal."""
+    names = [f"{one.experiment}/{one.preset} {one.variant}, seed {one.seed}" for one in records]
+    alike: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        alike.setdefault(name, []).append(place)
+    for places in alike.values():
+        settings = [_settings(records[place]) for place in places]
+        keys = sorted({key for one in settings for key in one})
+        differ = [key for key in keys if len({one.get(key) for one in settings}) > 1]
+        for place, one in zip(places, settings, strict=True):
+            names[place] = ", ".join([names[place], *(f"{key}={one[key]}" for key in differ if key in one)])
+    count, seen = Counter(names), Counter[str]()
+    for place, name in enumerate(names):
+        if count[name] > 1:
+            seen[name] += 1
+            names[place] = f"{name} ({seen[name]} of {count[name]})"
+    return names
+
+
+def _settings(record: Record) -> dict[str, str]:
+    """Settings by name, those inside others with dots."""
+    found: dict[str, str] = {}
+
+    def add(start: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name, one in value.items():
+                add(f"{start}.{name}" if start else str(name), one)
+        else:
+            found[start] = str(value)
+
+    add("", record.config)
+    return found
 
 
 def _title(folder: Path, group: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
@@ -31,14 +32,34 @@ DIGITS = 5
 
 def rounded(values: Tensor) -> Any:
     """Numbers for JSON; what is not finite counts as zero."""
-    return [
-        rounded(value) if value.dim() else round(float(value), DIGITS)
-        for value in values.detach().cpu().double().nan_to_num(0.0, 0.0, 0.0)
-    ]
+    return told(values.detach().double().nan_to_num(0.0, 0.0, 0.0))
+
+
+def told(values: Tensor) -> Any:
+    """Numbers for JSON; None for what is not finite."""
+    return _rounded(values.detach().cpu().double().tolist(), DIGITS)
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, list):
+        return [_rounded(one, digits) for one in value]
+    return round(value, digits) if math.isfinite(value) else None
+
+
+def many(count: int, thing: str) -> str:
+    """A number with its thing, such as `1 input` and `2 inputs`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 class Refused(ValueError):
     """A question that has no answer, such as one about a layer that is not there."""
+
+
+def leading(programs: Any) -> tuple[int, ...]:
+    """The dimensions of the programs of one call: inputs, positions."""
+    if isinstance(programs, nc.GrowingPrograms):
+        return tuple(programs.slots.shape[:-1])
+    return tuple(programs.u.shape[:-2]) if isinstance(programs, nc.Programs) else ()
 
 
 class Layer:
@@ -48,6 +69,7 @@ class Layer:
         self.name, self.module = name, module
         self.read: list[Tensor] = []  # for each batch: attention over the slots of each memory (n, kinds, P)
         self.decided: list[Tensor] = []  # for each batch: what decides the programs (n, D)
+        self.axis: int | None = None  # the dimension of the inputs, where their number does not tell
         self.problem = "" if hasattr(module, "programs") else "this kind of layer keeps no programs to look at"
 
     @property
@@ -70,14 +92,32 @@ class Layer:
         if not all(isinstance(one, nc.Programs | nc.GrowingPrograms) for one in calls):
             self.problem = "its programs are of a kind that this page does not know"
             return
+        calls = [self._first(one, size) for one in calls]
         try:
             read = [torch.stack([views.attention(one, kind, size) for kind in self.kinds], 1) for one in calls]
             decided = [views.vectors(one, size) for one in calls]
         except ValueError:
             self.problem = "its programs cannot be told apart by input: one program serves several inputs"
             return
-        self.read.append(torch.stack(read).mean(0).nan_to_num(0.0, 0.0, 0.0))
-        self.decided.append(torch.stack(decided).mean(0).nan_to_num(0.0, 0.0, 0.0))
+        self.read.append(torch.stack(read).mean(0))
+        self.decided.append(torch.stack(decided).mean(0))
+
+    def unsure(self, calls: list[Any], size: int) -> bool:
+        """Whether several dimensions of the programs are as long as there are inputs."""
+        return self.axis is None and size > 1 and any(leading(c).count(size) > 1 for c in calls)
+
+    def probe(self, calls: list[Any]) -> None:
+        """Find the dimension of the inputs from the calls of a single one."""
+        shape = leading(calls[0]) if calls else ()
+        self.axis = shape.index(1) if shape.count(1) == 1 else 0
+
+    def _first(self, programs: Any, size: int) -> Any:
+        """Programs with the inputs first, where that was found out."""
+        shape, axis = leading(programs), self.axis or 0
+        if not axis or axis >= len(shape) or shape[axis] != size:
+            return programs
+        names = ("slots", "share", "similarity") if isinstance(programs, nc.GrowingPrograms) else views.MEMORIES
+        return programs._replace(**{name: getattr(programs, name).movedim(axis, 0) for name in names})
 
     @cached_property
     def attention(self) -> Tensor:
@@ -90,9 +130,30 @@ class Layer:
         return torch.cat(self.decided)
 
     @cached_property
+    def finite(self) -> Tensor:
+        """Which inputs have a program of finite numbers (N,); the others are left out of all means and groups."""
+        return self.vectors.isfinite().all(1) & self.attention.flatten(1).isfinite().all(1)
+
+    @property
+    def note(self) -> str:
+        """How many inputs are left out."""
+        count = 0 if self.problem else int((~self.finite).sum())
+        gives = "gives a program that is" if count == 1 else "give programs that are"
+        return f"{many(count, 'input')} {gives} not finite: left out" if count else ""
+
+    def close(self) -> None:
+        """After the last batch."""
+        if not self.problem and not (self.read and self.finite.any()):
+            self.problem = "no input gives a program that is finite"
+
+    @cached_property
     def clusters(self) -> views.Clusters:
-        """Inputs that share programs."""
-        return views.clusters(self.vectors)
+        """Inputs that share programs; those that are left out are in group -1."""
+        found = views.clusters(self.vectors[self.finite])
+        groups = torch.full((len(self.finite),), -1)
+        distance = torch.full((len(self.finite),), math.inf)
+        groups[self.finite], distance[self.finite] = found.groups, found.distance
+        return found._replace(groups=groups, distance=distance)
 
     def facts(self) -> dict[str, Any]:
         """For the list of layers."""
@@ -106,6 +167,7 @@ class Layer:
             "parameters": counts,
             "config": {name: value for name, value in config.items() if isinstance(value, int | float | str | bool)},
             "problem": self.problem,
+            "note": self.note,
         }
 
 
@@ -165,9 +227,23 @@ class Study:
                 shape = "" if batch.first is None else f" on inputs of shape {tuple(batch.first.shape)}"
                 raise ValueError(f"--model fails on --data{shape}: {line(error)}") from None
             self._answers(output, batch.size)
-            for name, layer in self.layers.items():
-                if not layer.problem:
-                    layer.add(trace.calls(name), batch.size)
+            known = {name: layer for name, layer in self.layers.items() if not layer.problem}
+            unsure = [name for name, layer in known.items() if layer.unsure(trace.calls(name), batch.size)]
+            if unsure:
+                alone = self._alone()
+                for name in unsure:
+                    self.layers[name].probe([] if alone is None else alone.calls(name))
+            for name, layer in known.items():
+                layer.add(trace.calls(name), batch.size)
+        for layer in self.layers.values():
+            layer.close()
+
+    def _alone(self) -> nc.Recording | None:
+        """The programs of the first input alone; None if the model takes no single input."""
+        try:
+            return self.run(self.model, self.inputs.one(0))[0]
+        except Exception:  # of the user's own model
+            return None
 
     def _answers(self, output: Any, size: int) -> None:
         """Keep class scores, if the output looks like some."""
@@ -190,13 +266,21 @@ class Study:
         return None if self.inputs.labels is None else self.inputs.labels.tolist()
 
     @cached_property
-    def says(self) -> list[int] | None:
-        """The class of each input, if the model has a score for each label."""
+    def says(self) -> list[int | None] | None:
+        """The class of each input, if the model has a score for each label; None where scores are not numbers."""
         labels, outputs = self.inputs.labels, self.outputs
         if labels is None or sum(map(len, outputs)) != len(labels) or len({one.shape[1] for one in outputs}) != 1:
             return None
         in_range = int(labels.min()) >= 0 and int(labels.max()) < outputs[0].shape[1]
-        return torch.cat(outputs).argmax(1).tolist() if in_range else None
+        scores = torch.cat(outputs)
+        said = zip(scores.argmax(1).tolist(), (~scores.isnan().any(1)).tolist(), strict=True)
+        return [answer if known else None for answer, known in said] if in_range else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the page must say about the data: labels that are not used, inputs that are left out."""
+        left = [f"{layer.name or 'the model'}: {layer.note}" for layer in self.layers.values() if layer.note]
+        return [*([self.inputs.note] if self.inputs.note else []), *left]
 
     @cached_property
     def frequent(self) -> list[Any]:
@@ -216,6 +300,7 @@ class Study:
             "inputs": self.inputs.total,
             "shape": None if first is None else list(first.shape[1:]),
             "labels": self.labels,
+            "notes": self.notes,
             "says": self.says,
             "parameters": nc.count_parameters(self.model),
             "layers": [layer.facts() for layer in self.layers.values()],
@@ -246,17 +331,18 @@ class Study:
             return {"problem": found.problem}
         with self.lock:
             result = {"kinds": list(found.kinds), "usage": self.usage(found), "clusters": self.clusters(found)}
+            result["note"] = found.note
             if found.grows:
                 result["growth"] = self.growth(found)
         return result
 
     def usage(self, layer: Layer) -> dict[str, Any]:
         """`mean` (kinds, P), and `by_label` (kinds, L, P) with the `labels` (L,)."""
-        mean = layer.attention.mean(0)
-        result: dict[str, Any] = {"mean": rounded(mean)}
+        result: dict[str, Any] = {"mean": rounded(layer.attention[layer.finite].mean(0))}
         if self.inputs.labels is not None:
-            rows = torch.stack([layer.attention[self.inputs.labels == name].mean(0) for name in self.frequent], 1)
-            result |= {"labels": self.frequent, "by_label": rounded(rows)}
+            inside = {name: (self.inputs.labels == name) & layer.finite for name in self.frequent}
+            means = {name: layer.attention[mine].mean(0) for name, mine in inside.items() if mine.any()}
+            result |= {"labels": list(means), "by_label": rounded(torch.stack(list(means.values()), 1))}
         return result
 
     def clusters(self, layer: Layer) -> dict[str, Any]:
@@ -279,17 +365,19 @@ class Study:
     def growth(self, layer: Layer) -> dict[str, Any]:
         """When slots were written, and what they serve; slots in order of writing."""
         module: Any = layer.module
-        told = views.written(module)
-        use = layer.attention[:, 0][:, told.slots] if len(told.slots) else layer.attention.new_zeros(1, 0)
-        shown = told.visits.argsort(descending=True, stable=True)[:SLOTS].sort().values
+        found = views.written(module)
+        use = layer.attention[:, 0][:, found.slots] if len(found.slots) else layer.attention.new_zeros(1, 0)
+        if len(found.slots):
+            use = torch.where(layer.finite.unsqueeze(1), use, 0.0)
+        shown = found.visits.argsort(descending=True, stable=True)[:SLOTS].sort().values
         slots = []
         for place in shown.tolist():
             mine = use[:, place]
             one: dict[str, Any] = {
-                "slot": int(told.slots[place]),
-                "born": int(told.born[place]),
-                "visits": round(float(told.visits[place]), 1),
-                "use": round(float(mine.mean()), DIGITS),
+                "slot": int(found.slots[place]),
+                "born": int(found.born[place]),
+                "visits": round(float(found.visits[place]), 1),
+                "use": round(float(mine.sum() / layer.finite.sum()), DIGITS),
                 "inputs": [i for i in mine.argsort(descending=True, stable=True)[:6].tolist() if mine[i] > 0.05],
             }
             if self.inputs.labels is not None:
@@ -297,10 +385,10 @@ class Study:
                 one["labels"] = [round(value / max(sum(sums), 1e-12), 4) for value in sums]
             slots.append(one)
         return {
-            "written": len(told.slots),
+            "written": len(found.slots),
             "capacity": module.memory.capacity,
             "steps": int(module.memory.steps),
-            "born": told.born.tolist(),
+            "born": found.born.tolist(),
             "labels": self.frequent,
             "slots": slots,
         }
@@ -328,22 +416,28 @@ class Study:
             raise Refused(f"the model fails on this input: {line(error)}") from None
         programs = trace.calls(layer.name)[-1]
         vector = torch.stack([views.vectors(one, 1) for one in trace.calls(layer.name)]).mean(0)
-        distance = torch.cdist(vector, layer.vectors)[0]
-        order = distance.argsort(stable=True)
-        result: dict[str, Any] = {
-            "nearest": [
-                [i, round(float(distance[i]), 4)] for i in order.tolist() if i != index or question.get("other")
-            ][:NEAREST],
-            "group": int(torch.cdist(vector, layer.clusters.centres).argmin()),
-        }
+        result: dict[str, Any] = {"nearest": [], "group": None, "note": "this program is not finite"}
+        if vector.isfinite().all():
+            result = {
+                "nearest": self._nearest(layer, vector, None if question.get("other") is not None else index),
+                "group": int(torch.cdist(vector, layer.clusters.centres).argmin()),
+                "note": "",
+            }
         if isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1 and len(output) == 1:
             chances = output[0].float().softmax(0)
             top = chances.argsort(descending=True)[:10]
-            result["answer"] = [[int(place), round(float(chances[place]), 4)] for place in top]
+            result["answer"] = [[int(place), _rounded(float(chances[place]), 4)] for place in top]
         if self.pictures is not None and question.get("other") is not None:
             pixels = self.pictures[index] * (1 - way) + self.pictures[question["other"]] * way
             result["picture"] = b64encode(pixels.round().byte().numpy().tobytes()).decode()
         return result | (self._slots(programs) if layer.grows else self._components(layer, programs))
+
+    def _nearest(self, layer: Layer, vector: Tensor, without: int | None) -> list[Any]:
+        """Inputs with the most similar programs, and how far they are."""
+        distance = torch.cdist(vector, layer.vectors)[0]
+        distance[~layer.finite] = math.inf
+        order = distance.argsort(stable=True)[: NEAREST + 1].tolist()
+        return [[i, round(float(distance[i]), 4)] for i in order if i != without and layer.finite[i]][:NEAREST]
 
     def _between(self, first: Batch, second: Batch, way: float) -> Batch:
         """A mixture of two inputs of numbers."""
@@ -360,10 +454,10 @@ class Study:
         """`attention` (3, r, P), `sigma` (r,) and the residual's `gate`, each the mean over positions."""
         config: Any = layer.module.config
         parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in views.MEMORIES]
-        gate = None if programs.gate is None else round(float(programs.gate.float().mean()), 4)
+        gate = None if programs.gate is None else _rounded(float(programs.gate.float().mean()), 4)
         return {
-            "attention": rounded(torch.stack(parts)),
-            "sigma": rounded(programs.sigma.flatten(0, -2).float().mean(0)),
+            "attention": told(torch.stack(parts)),
+            "sigma": told(programs.sigma.flatten(0, -2).float().mean(0)),
             "gate": gate,
             "heads": config.heads,
         }
@@ -373,7 +467,7 @@ class Study:
         slots, share, near, born = (part.flatten(0, -2)[0] for part in programs[:4])
         return {
             "slots": [
-                [int(slot), round(float(w), 4), round(float(cosine), 4), int(step)]
+                [int(slot), _rounded(float(w), 4), _rounded(float(cosine), 4), int(step)]
                 for slot, w, cosine, step in zip(slots, share, near, born, strict=True)
                 if step >= 0
             ]
