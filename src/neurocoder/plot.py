@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from . import views
+from .figures import BLUE, MAP, VERMILION, WIDTH, styled
 from .growing import GrowingPrograms
 from .growing.layer import GrowingLayer
 from .program import Programs
@@ -30,49 +31,10 @@ __all__ = ["clusters", "drift", "growth", "programs", "usage"]
 
 KINDS = {"u": ("$M_U$", "Blues"), "v": ("$M_V$", "Oranges"), "s": ("$M_S$", "Greens")}
 """Title and colour map of each memory, as on the explorer's page."""
-BLUE, VERMILION = "#0072B2", "#D55E00"
-MAP = "viridis"
-WIDTH = 9.5
 MOST_ROWS = 200
 """Inputs or labels that a figure shows one below the other."""
 TABLE = 30
 """Groups of inputs are drawn with their usage if there are at most so many bars."""
-
-RC: Any = {  # Any: keys of matplotlib.rcParams, a long literal type of its own
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "0.88",
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.6,
-    "image.interpolation": "nearest",
-    "figure.facecolor": "white",
-}
-
-Arguments = ParamSpec("Arguments")
-
-
-def _styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """A decorator: one look for all figures, whatever the user's settings; an error that says what is missing."""
-
-    @functools.wraps(draw)
-    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
-        try:
-            import matplotlib
-        except ImportError:
-            raise ImportError(f"nc.plot.{draw.__name__} needs matplotlib: pip install matplotlib") from None
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()
-            matplotlib.rcParams.update(RC)
-            return draw(*args, **kwargs)
-
-    return wrapper
 
 
 @functools.cache
@@ -130,10 +92,6 @@ def _first(programs: Any) -> Any:
     raise ValueError(f"programs must be those of one layer, such as trace['fc'], got {type(programs).__name__}")
 
 
-def _many(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
 def _labels(labels: Any) -> Tensor | None:
     """Labels as a tensor (N,)."""
     if labels is None:
@@ -169,7 +127,7 @@ def _finite(values: Tensor) -> Tensor:
     return found
 
 
-@_styled
+@styled
 def programs(programs: Programs | GrowingPrograms, input: int | None = None) -> Figure:
     """How programs are composed: attention of each component over the slots of U, V and S, and singular values.
 
@@ -187,7 +145,7 @@ def programs(programs: Programs | GrowingPrograms, input: int | None = None) -> 
         raise ValueError(f"input must be a whole number, the index of an input, got {input!r}")
     if input is not None and not -count <= input < count:
         raise ValueError(f"input must be below {count}, the inputs of this call, got {input}")
-    told = f"mean over {_many(count, 'input')}" if input is None else f"input {input}"
+    told = f"mean over {views.many(count, 'input')}" if input is None else f"input {input}"
     if isinstance(programs, GrowingPrograms):
         return _growing_programs(programs, input, told)
     parts = {memory: getattr(programs, memory).detach().cpu().float().flatten(0, -3) for memory in KINDS}
@@ -227,12 +185,12 @@ def _growing_programs(programs: GrowingPrograms, input: int | None, told: str) -
     axis.set_yticks([])
     axis.set_xlabel("slot")
     axis.set_ylabel("input" if len(use) == 1 else "inputs")
-    axis.set_title(told if input is not None else f"{_many(len(use), 'input')}, sorted by the slot they use most")
+    axis.set_title(told if input is not None else f"{views.many(len(use), 'input')}, sorted by the slot they use most")
     _bar(figure, picture, axis, "share")
     return figure
 
 
-@_styled
+@styled
 def usage(
     programs: Programs | GrowingPrograms | Mapping[str, Any], labels: Tensor | None = None, memory: str = "u"
 ) -> Figure:
@@ -281,16 +239,16 @@ def usage(
             axis.set_ylabel("mean attention")
             axis.grid(axis="y")
         growing = isinstance(layers[name], GrowingPrograms)
-        of = _many(values.shape[1], "written slot" if growing else "slot")
+        of = views.many(values.shape[1], "written slot" if growing else "slot")
         of = of if growing else f"{of} of {KINDS[memory][0]}"
         bad = int((~kept[name]).sum())
-        of += f"; {_many(bad, 'input')} left out: not finite" if bad else ""
+        of += f"; {views.many(bad, 'input')} left out: not finite" if bad else ""
         axis.set_title(f"{name}: {of}" if name else of)
     axes[-1].set_xlabel("slot")
     return figure
 
 
-@_styled
+@styled
 def clusters(
     programs: Programs | GrowingPrograms,
     inputs: Tensor | None = None,
@@ -324,7 +282,7 @@ def clusters(
     points = views.vectors(programs, rows)
     bad = int((~points.isfinite().all(1)).sum())
     if bad:
-        raise ValueError(f"programs must be finite, got {_many(bad, 'input')} of {len(points):,} with others")
+        raise ValueError(f"programs must be finite, got {views.many(bad, 'input')} of {len(points):,} with others")
     found = views.clusters(points, count)
     use = views.attention(programs, memory, rows)
     pictures = None if inputs is None else views.thumbnails(inputs)
@@ -367,12 +325,12 @@ def clusters(
         axes[0][1].set_title("inputs of each label")
     axes[0][-1].set_title("typical inputs" if pictures is not None else "typical inputs, by index")
     clear = "distinct" if found.silhouette >= 0.5 else "weak" if found.silhouette >= 0.25 else "hardly any"
-    told = f"{_many(groups, 'group')} of inputs with similar programs"
+    told = f"{views.many(groups, 'group')} of inputs with similar programs"
     figure.suptitle(f"{told}; silhouette {found.silhouette:.2f}: {clear}")
     return figure
 
 
-@_styled
+@styled
 def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> Figure:
     """How usage moved over training: a row for each moment, and how far it moved since the one before.
 
@@ -423,7 +381,7 @@ def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> 
     return figure
 
 
-@_styled
+@styled
 def growth(layer: GrowingLayer, programs: GrowingPrograms | None = None, labels: Tensor | None = None) -> Figure:
     """The slots of a growing layer: when they were written, how much training used them, which labels they serve.
 
@@ -443,7 +401,7 @@ def growth(layer: GrowingLayer, programs: GrowingPrograms | None = None, labels:
             raise ValueError(f"programs must be those of a growing layer, got {type(programs).__name__}")
         if int(programs.written) != count:
             raise ValueError(
-                f"programs must be those of this layer as it is now, with {_many(count, 'slot')} written, got "
+                f"programs must be those of this layer as it is now, with {views.many(count, 'slot')} written, got "
                 f"programs with {int(programs.written)}"
             )
     labels = _labels(labels)

@@ -54,6 +54,11 @@ class Written(NamedTuple):
     """How much training used each (n,)."""
 
 
+def many(count: int, thing: str) -> str:
+    """A number with its thing: `1 input`, `2 inputs`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32)
 

@@ -67,10 +67,12 @@ def serve(options: Options) -> int:
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
         raise ValueError(f"explore --model needs {', '.join(missing)}: pip install 'neurocoder[explorer]'")
+    from neurocoder import views
+
     from .server import Server
     from .server_model import load_inputs, load_model
     from .server_runs import Runs
-    from .server_study import Study, many
+    from .server_study import Study
 
     assert options.model is not None
     assert options.data is not None
@@ -86,7 +88,7 @@ def serve(options: Options) -> int:
             "address can read what your model does with your data",
             file=sys.stderr,
         )
-    layers, seen = many(len(study.layers), "coded layer"), many(inputs.total, "input")
+    layers, seen = views.many(len(study.layers), "coded layer"), views.many(inputs.total, "input")
     print(f"{layers}, {seen}. Open this address; Ctrl-C ends it.")
     print(server.address, flush=True)
     with contextlib.suppress(KeyboardInterrupt):

@@ -17,8 +17,9 @@ from neurocoder import views
 
 from .. import store
 from ..results import Record
+from .server_layer import Layer, coded, rounded
 from .server_model import line
-from .server_study import Layer, Refused, Study, coded, rounded
+from .server_study import Refused, Study
 
 FILE = "neurocoder.safetensors"
 """What makes a folder a checkpoint of `nc.save`."""
