@@ -74,9 +74,9 @@ def _by_input(values: Tensor, own: int, inputs: int | None) -> Tensor:
     if count == 1 and leading.numel():  # whatever the dimensions are, all programs are those of the one input
         return values.reshape(1, -1, *rest).mean(1)
     if count < 1 or not leading.numel() or not axes or (axes[0] and len(axes) > 1):
-        many = "several dimensions" if len(axes) > 1 else "no dimension"
+        which = "several dimensions" if len(axes) > 1 else "no dimension"
         raise ValueError(
-            f"inputs must be one dimension of the programs of this call, {tuple(leading)}, got {count}: {many} of them"
+            f"inputs must be one dimension of the programs of this call, {tuple(leading)}, got {count}: {which} of them"
         )
     return values.movedim(axes[0], 0).reshape(count, -1, *rest).mean(1)
 

@@ -159,6 +159,7 @@ def test_parts_can_be_chosen_and_drawings_compared(browser, file):
         assert page.locator(".between figcaption").nth(1).inner_text().startswith("says 0")
 
 
+@pytest.mark.long  # a busy machine may be slower
 def test_a_drawing_is_answered_within_16_ms(browser, file):
     with opened(browser, file) as page:
         medians = []

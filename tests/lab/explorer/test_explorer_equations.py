@@ -88,16 +88,15 @@ def test_a_thousand_digits_agree_with_python(javascript, layer, digits):
     ones = torch.ones(3, layer.config.slots)
     found, x = javascript(ones), model.pooled(digits)
     y = layer(x)
-    assert torch.equal(found["y"].argmax(1), y.argmax(1)), "the same class"
     double = model.load().layer.double()
+    assert torch.equal(found["y"].argmax(1), double(x.double()).argmax(1)), "the same class"
     for name, value in expected(double, x.double(), ones.double()).items():
         assert (found[name] - value.flatten(1)).abs().max() < 1e-5, name
-    programs = layer.programs(x)
-    torch.testing.assert_close(found["y"].float(), y, rtol=1e-5, atol=1e-4)  # float32's own rounding
-    torch.testing.assert_close(found["sigma"].float(), programs.sigma, rtol=1e-5, atol=0)
-    torch.testing.assert_close(found["W"].float().view(-1, 196, 10), layer.materialize(x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["y"].float(), y, rtol=1e-4, atol=1e-3)  # float32's own rounding, on any CPU
+    torch.testing.assert_close(found["sigma"].float(), layer.programs(x).sigma, rtol=1e-4, atol=0)
+    torch.testing.assert_close(found["W"].float().view(-1, 196, 10), layer.materialize(x), rtol=1e-4, atol=1e-4)
     choices = found["path"].long() @ torch.tensor([4, 2, 1])
-    assert torch.equal(choices, model.follow(programs.u, model.load().centres))
+    assert torch.equal(choices, model.follow(double.programs(x.double()).u, model.load().centres.double()))
 
 
 @torch.no_grad()
