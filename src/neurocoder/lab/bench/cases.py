@@ -15,6 +15,7 @@ COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"
 """Arguments of torch.compile in each mode that uses it."""
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
 PAIR = LAYERS[:2]
+GROWN = ("linear", "growing")
 BASELINES = ("linear", "plain")
 """Contenders that ratios are relative to."""
 OURS = ("program", "recoded", "growing")
@@ -133,7 +134,7 @@ def cpu_cases() -> list[Case]:
         Case("784x10", (784, 10), 128, SMALL, batch),
         Case("1024x1024", (1024, 1024), 256, program(30, 5, 3, 32), batch),
         Case("4096x4096", (4096, 4096), 256, program(50, 5, 3, 32), large),
-        Case("growing", (1024, 1024), 256, GROWING, groups("float32", ["eager"], BOTH, ("linear", "growing"))),
+        Case("growing", (1024, 1024), 256, GROWING, groups("float32", ["eager"], BOTH, GROWN)),
         Case("784x10-single", (784, 10), 1, SMALL, single, threads=1),
         Case("1024x1024-single", (1024, 1024), 1, program(30, 5, 3, 32), single, threads=1),
         *growth(base, slots=(4, 64), steps=(1, 8), heads=(1, 8), width=(128, 2048), batch=(16, 1024)),
@@ -157,10 +158,13 @@ def cuda_cases() -> list[Case]:
         )
         for captured in (LAYERS, ("linear", "program", "mixture", "stored"))
     )
+    growing = groups("float32", ["eager"], BOTH, GROWN) + groups("float32", ["graph"], BACKWARD, GROWN)
+    growing += groups("bfloat16", ["graph"], BACKWARD, GROWN)
     return [
         Case("784x10", (784, 10), 128, SMALL, small),
         Case("1024x1024", (1024, 1024), 4096, program(50, 1, 10, 32), large),
         Case("4096x4096", (4096, 4096), 4096, program(50, 5, 3, 32), large),
+        Case("growing", (1024, 1024), 4096, GROWING, growing),
         Case("mlp-step", (3072, 512, 256, 10), 128, program(30, 1, 10, 8), step),
         *growth(base, slots=(8, 256), steps=(1, 16), heads=(1, 16), width=(256, 4096), batch=(256, 16384)),
     ]

@@ -43,6 +43,7 @@ TARGETS = (
         "cuda", "1024x1024", "1024x1024, batch 4096: memory", ["eager"], "forward+backward", 0.35, 0.25, memory=True
     ),
     Target("cuda", "4096x4096", "4096x4096, batch 4096", ONE_LINE, "forward+backward", 1.6, 1.2),
+    Target("cuda", "growing", "growing memory, 1024x1024, batch 4096", ["graph"], "forward+backward", 4, 2.5),
     Target("cuda", "mlp-step", "CIFAR MLP, training step", ["graph"], "step", 2.5, 1.5),
 )
 
