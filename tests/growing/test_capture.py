@@ -144,7 +144,10 @@ def test_replays_are_eager_steps(name, make, monkeypatch):
     optimisers = [make(net.parameters()) for net in (model, twin)]
     for net, optimiser in zip((model, twin), optimisers, strict=True):
         grow(net, optimiser)
-    xs = torch.randn(14, 16, *shape, device="cuda")
+    xs = torch.randn(14, 16, *shape)  # the same numbers on every GPU
+    if name == "reuse":
+        xs[:, 1:] = xs[0, 0] + 0.05 * xs[:, 1:]  # one input of a batch is new, and does not come again
+    xs = xs.cuda()
     held = xs[0].clone()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
