@@ -49,6 +49,11 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "digits, polynomials" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["run", "split", "--help"])
+    said = capsys.readouterr().out
+    assert "Variants: DATASET-SCENARIO-METHOD-MODEL, where DATASET is mnist, permuted," in said
+    assert "mnist-task-adam-mlp" not in said  # 840 names
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
             raise ValueError(
                 f"name and variants of {arguments[0]} must use only letters, digits, - and ., got {name!r}"
             )
-    about = f"{experiment.title}. Variants: {', '.join(variants)}."
+    about = f"{experiment.title}. Variants: {experiment.naming(config)}."
     wish: Any = parse(dataclasses.make_dataclass("Wish", fields), arguments, f"run {arguments[0]}", about)
     return dataclasses.replace(wish.run, preset=preset), experiment, wish.training
 

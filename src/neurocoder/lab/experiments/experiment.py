@@ -44,6 +44,10 @@ class Experiment(ABC):
     def variants(self, config: Any) -> Sequence[str]:
         """Names of all variants, in the order of the tables: letters, digits, `-` and `.`."""
 
+    def naming(self, config: Any) -> str:
+        """The variants as the help shows them; override it if they are too many to list."""
+        return ", ".join(self.variants(config))
+
     @abstractmethod
     def run(self, context: Context) -> None:
         """Train and evaluate `context.variant` with `context.seed`. The same settings give the same result."""

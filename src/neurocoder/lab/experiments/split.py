@@ -27,7 +27,7 @@ from .split_data import tasks_of
 from .split_growing import Growing, View, nearest_keys, slot_map
 from .split_methods import make_method, make_optimiser
 from .split_models import build_growing, build_model
-from .split_variants import parse, variants
+from .split_variants import naming, parse, variants
 
 VIEWS: dict[str, View] = {"mnist": "blurred", "permuted": "pixels"}
 """What the keys of growing models are made of, by data set; else features."""
@@ -143,6 +143,9 @@ class Split(Experiment):
 
     def variants(self, config: SplitConfig) -> list[str]:
         return variants()
+
+    def naming(self, config: SplitConfig) -> str:
+        return naming()
 
     def run(self, context: Context) -> None:
         config: SplitConfig = context.config

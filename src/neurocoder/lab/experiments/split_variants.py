@@ -46,6 +46,12 @@ def variants() -> list[str]:
     return list(_ALL)
 
 
+def naming() -> str:
+    """All names in short."""
+    parts = {"DATASET": DATASETS, "SCENARIO": SCENARIOS, "METHOD": METHODS, "MODEL": MODELS}
+    return f"{'-'.join(parts)}, where " + "; ".join(f"{name} is {', '.join(of)}" for name, of in parts.items())
+
+
 def parse(name: str) -> Variant:
     """The variant of this name."""
     if name not in _ALL:
