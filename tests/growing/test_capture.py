@@ -177,6 +177,7 @@ def test_replays_are_eager_steps(name, make, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # as for nn.Linear
 def test_a_captured_forward_and_backward_stop_eager_steps_from_growing():
     layer = fill(GrowingLinear(7, 3, growing=small(slots=4, max_similarity=1.0)).cuda(), 3)
     optimiser = torch.optim.SGD(layer.parameters(), 0.01)

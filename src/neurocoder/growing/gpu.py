@@ -21,9 +21,9 @@ from .config import GrowingConfig
 from .execution import SHORTEST
 from .triton_slots import by_input_kernel, by_slot_kernel, nearest_kernel
 
-FEATURES, TILE = 128, 32
-"""Features that one program instance of `by_slot_kernel` takes, and inputs times rank that it takes at a time: more
-would not fit its registers."""
+FEATURES, TILE = 128, 16
+"""Features that one program instance of `by_slot_kernel` takes, and inputs that it takes at a time, which is also what
+ranks are padded to: the least that tensor cores multiply."""
 WIDE = 2048
 """Features times rank that one program instance of `by_input_kernel` takes."""
 
@@ -76,7 +76,7 @@ def _by_slot(
     """What the inputs read from their slots (N, r), and the gradient of the bank for these coefficients (N, r)."""
     slots, rank, width = bank.shape
     count, k = pairs.slots.shape
-    chunks, padded = cdiv(width, FEATURES), power_of_two(rank)
+    chunks = cdiv(width, FEATURES)
     readings = rows.new_zeros(chunks, count, k, rank, dtype=torch.float32) if reads else None
     grad = None if coefficients is None else torch.empty_like(bank, memory_format=torch.contiguous_format)
     with on_device_of(rows):
@@ -84,7 +84,7 @@ def _by_slot(
             *(bank, rows, rows if coefficients is None else coefficients, pairs.share, pairs.order, pairs.starts),
             *(rows if readings is None else readings, bank if grad is None else grad, count * k, width),
             **{"R": rank, "K": k, "READ": reads, "SUM": grad is not None},
-            **{"BR": padded, "BP": min(16, TILE // padded), "BD": min(FEATURES, power_of_two(width))},
+            **{"T": TILE, "BD": min(FEATURES, max(TILE, power_of_two(width)))},
         )
     return None if readings is None else readings.sum((0, 2)), grad
 

@@ -43,25 +43,24 @@ def nearest_kernel(
 @triton.jit
 def by_slot_kernel(
     bank, rows, coefficients, share, order, starts, readings, grad, pairs, width,
-    R: tl.constexpr, K: tl.constexpr, READ: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr,
-    BD: tl.constexpr,
+    R: tl.constexpr, K: tl.constexpr, READ: tl.constexpr, SUM: tl.constexpr, T: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """For one slot i and BD features: each of its inputs is loaded once.
+    """For one slot i and BD features: each of its inputs is loaded once, T >= r at a time.
 
     With READ, `w_ni B_ir . x_n` over these features, to readings (chunks, N * k, r). With SUM, the gradient
     `sum_n w_ni c_nr x_n` (P, r, d) of a slot that was multiplied by the coefficients c (N, r); zero without inputs.
     """
     slot, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    r, d = tl.arange(0, BR), chunk * BD + tl.arange(0, BD)
+    r, d = tl.arange(0, T), chunk * BD + tl.arange(0, BD)
     place = (slot * R + r[:, None]) * width + d[None, :]
     inside = (r[:, None] < R) & (d[None, :] < width)
-    program = tl.zeros([BR, BD], tl.float32)
+    program = tl.zeros([T, BD], tl.float32)
     if READ:
         program = tl.load(bank + place, mask=inside, other=0.0).to(tl.float32)
-    total = tl.zeros([BR, BD], tl.float32)
+    total = tl.zeros([T, BD], tl.float32)
     first, last = tl.load(starts + slot), tl.load(starts + slot + 1)
-    for begin in range(first, last, BP):
-        position = begin + tl.arange(0, BP)
+    for begin in range(first, last, T):
+        position = begin + tl.arange(0, T)
         exists = position < last
         pair = tl.load(order + position, mask=exists, other=0)
         w = tl.load(share + pair, mask=exists, other=0.0)
@@ -71,11 +70,11 @@ def by_slot_kernel(
         )
         component = exists[:, None] & (r[None, :] < R)
         if READ:
-            read = w[:, None] * tl.sum(x[:, None, :] * program[None, :, :], axis=2)
+            read = w[:, None] * tl.dot(x, tl.trans(program), input_precision="tf32x3")
             tl.store(readings + (chunk.to(tl.int64) * pairs + pair[:, None]) * R + r[None, :], read, mask=component)
         if SUM:
             c = w[:, None] * tl.load(coefficients + n[:, None] * R + r[None, :], mask=component, other=0.0)
-            total += tl.sum(c[:, :, None] * x[:, None, :], axis=0)
+            total = tl.dot(tl.trans(c), x, acc=total, input_precision="tf32x3")
     if SUM:
         tl.store(grad + place, total.to(grad.dtype.element_ty), mask=inside)
 

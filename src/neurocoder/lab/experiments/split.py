@@ -55,15 +55,15 @@ class SplitConfig:
     hidden: int = 32
     """Size of the composition networks' LSTM; the paper does not give it."""
     slots: int | None = None
-    """Growing models: slots of all heads together; None: the model's own number, as for the next two."""
+    """Growing models: slots of all heads together; None: the model's own number, as for the next four."""
     rank: int | None = None
     """Growing models: rank of each slot's program."""
     key_dim: int | None = None
     """Growing models: numbers in a key: pixels of a smaller image, or a fixed random projection of features."""
-    writes: int = 1
+    writes: int | None = None
     """Growing models: slots that one step may write."""
     max_similarity: float | None = None
-    """Growing models: an input becomes a new key if its cosine to every key is below this; None: the model's own."""
+    """Growing models: an input becomes a new key if its cosine to every key is below this."""
     size: int = 32
     """Split CIFAR: pixels to a side of the images that the ResNet sees, 32 or, resized, 224."""
     validation: bool = False
@@ -74,7 +74,7 @@ class SplitConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "hidden", "size", "samples", "slots", "rank", "key_dim", "writes"):
             value = getattr(self, name)
-            optional = name in ("samples", "slots", "rank", "key_dim")
+            optional = name in ("samples", "slots", "rank", "key_dim", "writes")
             if not (optional and value is None) and (type(value) is not int or value < 1):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
         for name in ("rate", "strength", "orthogonality"):

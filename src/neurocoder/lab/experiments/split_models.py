@@ -29,7 +29,7 @@ class Settings(Protocol):
     @property
     def key_dim(self) -> int | None: ...
     @property
-    def writes(self) -> int: ...
+    def writes(self) -> int | None: ...
     @property
     def max_similarity(self) -> float | None: ...
 
@@ -47,30 +47,19 @@ class MultiHead(nn.Module):
         return self.heads[head or 0](self.trunk(x))
 
 
-SIMILARITY: dict[tuple[str, View], float] = {
-    ("growing", "blurred"): 0.85,
-    ("growing-small", "blurred"): 0.75,
-    ("growing", "pixels"): 0.5,
-    ("growing-small", "pixels"): 0.5,
-    ("growing", "features"): 0.6,
-    ("growing-small", "features"): 0.6,
-}
-"""An input becomes a new key if its cosine to every key is below this."""
-
-
 def build_growing(
     name: str, inputs: int, outputs: int, heads: int | None, config: Settings, view: View = "blurred"
 ) -> Growing:
     """A growing model of this name; what the config leaves open is the model's own."""
-    size = SIZES[name]
+    size = SIZES[name, view]
     slots = (config.slots or size.slots) // (heads or 1)
     memory = nc.GrowingConfig(
         slots=slots,
         max_slots=slots,
         rank=config.rank or size.rank,
-        writes=config.writes,
+        writes=config.writes or size.writes,
         residual=False,
-        max_similarity=SIMILARITY[name, view] if config.max_similarity is None else config.max_similarity,
+        max_similarity=size.max_similarity if config.max_similarity is None else config.max_similarity,
         sharpness=20.0 if view == "features" else 50.0,
     )
     key_dim = config.key_dim or size.key_dim
