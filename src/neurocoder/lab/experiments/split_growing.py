@@ -43,7 +43,7 @@ class Size(NamedTuple):
 SIZES: dict[tuple[str, View], Size] = {
     ("growing", "blurred"): Size(4_000, 4, None, 8, 0.85),
     ("growing", "pixels"): Size(8_000, 4, None, 2, 0.6),
-    ("growing", "features"): Size(4_000, 4, None, 2, 0.6),
+    ("growing", "features"): Size(8_000, 4, None, 4, 0.6),
     ("growing-small", "blurred"): Size(1_780, 1, 256, 2, 0.85),
     ("growing-small", "pixels"): Size(980, 2, 256, 1, 0.5),
     ("growing-small", "features"): Size(980, 2, 256, 1, 0.6),

@@ -35,8 +35,8 @@ CHOSEN: dict[str, dict[str, float]] = {
     "mnist-domain-ewc": {"mlp": 3000, "neurocoder": 10000},
     "mnist-domain-online-ewc": {"mlp": 300, "neurocoder": 10000},
     "mnist-domain-mas": {"mlp": 0.1, "neurocoder": 0.1},
-    "cifar10-task-si": {"mlp": 10, "neurocoder": 10, "neurocoder-plain": 10},
-    "cifar100-task-si": {"mlp": 10, "neurocoder": 10, "neurocoder-plain": 10},
+    "cifar10-task-si": {"mlp": 30, "neurocoder": 30, "neurocoder-plain": 30},
+    "cifar100-task-si": {"mlp": 30, "neurocoder": 30, "neurocoder-plain": 30},
 }
 """Factors on these coefficients that were best on validation data: `DATASET-SCENARIO-METHOD`, then by model; else that
 of the model in `ALIKE`; else 1."""
