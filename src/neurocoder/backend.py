@@ -90,6 +90,11 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0
 
 
+def is_exporting() -> bool:
+    """Whether `torch.export` records operations. To torch.compile before 2.13, everything is an export."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
 def _is_transformed() -> bool:
     """Whether `torch.func` or forward-mode differentiation is active; they support only torch operations."""
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0

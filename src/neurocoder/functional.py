@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .backend import is_exporting
+
 _EPS = 1e-12
 _SHORT_ROW = 64
 """Up to this many slots, compiled code compares each usage with all others."""
@@ -18,7 +20,7 @@ _SHORT_ROW = 64
 
 def _generated() -> bool:
     """Whether the compiler generates loops for these operations: many simple ones then beat one library call."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return torch.compiler.is_compiling() and not is_exporting()
 
 
 def unit(vectors: Tensor) -> Tensor:

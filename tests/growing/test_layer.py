@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 import neurocoder as nc
 from neurocoder import trace
 from neurocoder.growing import GrowingConfig, GrowingConv2d, GrowingLayer, GrowingLinear, reference
-from neurocoder.growing.notes import COMPILES
 
 
 @pytest.fixture
@@ -215,7 +214,6 @@ def test_same_start_from_the_same_seed_in_any_dtype(kind):
 @pytest.mark.filterwarnings(
     "ignore:<class 'torch.autograd.function.Function'> should not be:DeprecationWarning"
 )  # dynamo
-@pytest.mark.skipif(not COMPILES, reason="torch.compile before 2.13 drops what a backward writes in place")
 def test_compiled_in_one_graph_with_notes(kind):
     layer, x = filled(kind), batch(kind)
     layer(x).square().sum().backward()

@@ -15,7 +15,6 @@ from torch import nn
 
 import neurocoder as nc
 from neurocoder.growing import GrowingLinear, grow, reference
-from neurocoder.growing.notes import COMPILES
 
 OPTIMISERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
@@ -406,7 +405,7 @@ def test_a_compiled_model_trains_as_an_eager_one():
     layer = filled("linear", 2)
     twin = copy.deepcopy(layer)
     xs = [batch("linear") for _ in range(3)]
-    for model, call in ((layer, layer), (twin, torch.compile(twin, fullgraph=COMPILES, backend="aot_eager"))):
+    for model, call in ((layer, layer), (twin, torch.compile(twin, fullgraph=True, backend="aot_eager"))):
         optimiser = torch.optim.Adam(model.parameters(), 0.01)
         grow(model, optimiser)
         for x in xs:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
+from ..backend import is_exporting
 from ..config import MixtureConfig
 from .blend import BlendedLinear
 from .conditional import Options
@@ -109,7 +110,7 @@ class MixtureLinear(BlendedLinear):
             loss = squared_variation(gates.sum(0)) + squared_variation(load.sum(0))
         else:
             gates = self.code(rows)
-        if not torch.compiler.is_exporting():  # an exported model has no state to keep
+        if not is_exporting():  # an exported model has no state to keep
             self.balance_loss = loss
         return gates
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import initialisation
+from ..backend import is_exporting
 from ..base import CodedLayer
 from ..precision import full_precision
 from .config import GrowingConfig
@@ -145,7 +146,7 @@ class GrowingLayer(CodedLayer):
     def noted(self, y: Tensor, reading: Reading, z: Tensor) -> Tensor:
         """y; in training its backward notes what `nc.grow` needs."""
         learns = self.memory.U.requires_grad or self.memory.V.requires_grad
-        if not (self.training and learns and torch.is_grad_enabled()) or torch.compiler.is_exporting():
+        if not (self.training and learns and torch.is_grad_enabled()) or is_exporting():
             return y
         return y if is_transformed() or y.is_meta else noted(y, self.memory, reading, z)
 

@@ -10,8 +10,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from .memory import GrowingMemory, Reading
 
-COMPILES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
-"""Whether compiled code can take notes. Before torch 2.13 it drops what the backward of a function writes in place."""
 _NONE = 2.0
 """Similarity of no candidate: above every cosine, so never new."""
 
@@ -97,8 +95,7 @@ class _Note(torch.autograd.Function):
 def noted(y: Tensor, memory: GrowingMemory, reading: Reading, z: Tensor) -> Tensor:
     """y, whose backward notes the visits and the least similar inputs of this call.
 
-    Compiled code cannot see whether gradients were dropped: there, notes end only with a step. Before torch 2.13 this
-    function is not compiled (a graph break).
+    Compiled code cannot see whether gradients were dropped: there, notes end only with a step.
     """
     if len(z) == 0:
         return y
@@ -111,7 +108,3 @@ def noted(y: Tensor, memory: GrowingMemory, reading: Reading, z: Tensor) -> Tens
     kept = (notes.visits, notes.similarity, notes.keys)
     result: Any = _Note.apply(y, owner, kept, reading.slots, reading.share.to(wide), *found)
     return result
-
-
-if not COMPILES:
-    noted = torch.compiler.disable(noted)
