@@ -66,6 +66,19 @@ def test_models_that_differ_make_the_label():
     assert [comparison.label(settings) for settings, _ in rows] == ["b slots 4", "b slots 5"]
 
 
+def test_settings_without_effect_on_a_variant_are_not_compared():
+    runs = [record("linear", epochs=2), record(epochs=2)]
+
+    def effective(config, variant):
+        return {name: value for name, value in config.items() if (name, variant) != ("epochs", "linear")}
+
+    rows = comparison.configurations(runs, plain(Toy.presets["best"]), effective)
+    assert [(comparison.label(settings), *(run.variant for run in own)) for settings, own in rows] == [
+        ("", "linear"),
+        ("epochs 2", runs[1].variant),
+    ]
+
+
 def test_small_numbers_are_compared_in_their_own_unit():
     runs = [record(seed=seed, error=(2 + seed) * 1e-4) for seed in range(2)], [record(error=8e-3, epochs=1)]
     rows = [({}, runs[0]), ({"epochs": 1}, runs[1])]

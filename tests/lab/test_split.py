@@ -162,3 +162,9 @@ def test_a_run_killed_in_the_middle_of_a_task_resumes_to_the_same_record(tmp_pat
         drift = torch.tensor(found["observations"]["drift"]["trunk.0"])
         assert drift.shape == (5, 50)
         torch.testing.assert_close(drift[-1], last, atol=1e-4, rtol=0)
+
+
+def test_settings_of_other_models_have_no_effect():
+    config = {"epochs": 4, "hidden": 32, "writes": 1}
+    for model, own in {"mlp": [], "neurocoder-plain": ["hidden"], "growing-small": ["writes"]}.items():
+        assert list(Split().effective(config, f"mnist-task-adam-{model}")) == ["epochs", *own]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +15,11 @@ from .sections import Cell, Section, Table
 Settings = dict[str, Any]
 Rows = list[tuple[Settings, list[Record]]]
 """Records by the settings in which they differ from the preset."""
+Effective = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+
+
+def _all(config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
+    return config
 
 
 def changed(config: Mapping[str, Any], usual: Mapping[str, Any]) -> Settings:
@@ -55,13 +60,13 @@ def flattened(settings: Mapping[str, Any], named: bool) -> Settings:
     return found
 
 
-def configurations(records: Sequence[Record], preset: Mapping[str, Any]) -> Rows:
-    """The records by configuration, the preset's own first."""
+def configurations(records: Sequence[Record], preset: Mapping[str, Any], effective: Effective = _all) -> Rows:
+    """The records by configuration, the preset's own first; `effective` as in `Experiment`."""
     found: dict[str, tuple[Settings, list[Record]]] = {}
     for variant in dict.fromkeys(record.variant for record in records):
         runs = [record for record in records if record.variant == variant]
         for run, model in zip(runs, models(runs), strict=True):
-            settings = changed(run.config, preset) | model
+            settings = changed(effective(run.config, variant), preset) | model
             if run.precision != "32-true":
                 settings["precision"] = run.precision
             found.setdefault(repr(settings), (settings, []))[1].append(run)

@@ -49,7 +49,8 @@ def commands(experiment: Experiment, preset: str, records: Sequence[Record], ref
     for record in sorted(
         records, key=lambda r: everything.index(r.variant) if r.variant in everything else len(everything)
     ):
-        seeds[tuple(changed(record.config, usual) + manner(record)), record.variant].add(record.seed)
+        config = experiment.effective(record.config, record.variant)
+        seeds[tuple(changed(config, usual) + manner(record)), record.variant].add(record.seed)
     variants: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
     for (options, variant), found in seeds.items():
         variants[options, format_seeds(found)].append(variant)

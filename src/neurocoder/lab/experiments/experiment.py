@@ -48,6 +48,10 @@ class Experiment(ABC):
         """The variants as the help shows them; override it if they are too many to list."""
         return ", ".join(self.variants(config))
 
+    def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
+        """The settings that have an effect on this variant: runs that differ in no other are compared as equals."""
+        return config
+
     @abstractmethod
     def run(self, context: Context) -> None:
         """Train and evaluate `context.variant` with `context.seed`. The same settings give the same result."""

@@ -85,6 +85,9 @@ class SplitConfig:
             raise ValueError(f"max_similarity must be above -1 and at most 1, got {self.max_similarity!r}")
 
 
+PROGRAMS = ("recode", "residual", "orthogonality", "hidden")
+MEMORY = ("slots", "rank", "key_dim", "writes", "max_similarity")
+"""Settings that only Neurocoders and only growing models have."""
 BEST = SplitConfig(rate=0.1, strength=None, recode="trunk", residual=True, orthogonality=0.1)
 FEATURES = ",".join(
     [
@@ -146,6 +149,10 @@ class Split(Experiment):
 
     def naming(self, config: SplitConfig) -> str:
         return naming()
+
+    def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
+        idle = {*(() if "neurocoder" in variant else PROGRAMS), *(() if "growing" in variant else MEMORY)}
+        return {name: value for name, value in config.items() if name not in idle}
 
     def run(self, context: Context) -> None:
         config: SplitConfig = context.config
