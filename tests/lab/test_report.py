@@ -82,7 +82,7 @@ def test_markdown_shows_every_cell_as_it_is():
     assert "| `mlp` | – | – | 93.5 | 200-32-10 |" in page
     assert "|---|---:|---:|---:|---:|" in page
     assert "Falls from J=1 to J=5, `J < 6` & up." in page
-    assert "](images/toy-best-curve.png)](images/toy-best-curve.svg)" in page
+    assert "](images/toy-best-curve.png)\n" in page
     assert "```sh\nneurocoder run toy --seeds '0,1'\n```" in page
 
 
@@ -201,7 +201,7 @@ def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
     options = report.Options(output=tmp_path / "in", target=tmp_path / "out")
     report.main(options)
     written = {str(path.relative_to(options.target)): path for path in options.target.rglob("*") if path.is_file()}
-    images = {f"images/toy-{preset}-curve.{kind}" for preset in ("paper", "best") for kind in ("png", "svg")}
+    images = {f"images/toy-{preset}-curve.png" for preset in ("paper", "best")}
     assert set(written) == {"README.md", "toy.md", "report.html"} | images
     page = written["toy.md"].read_text()
     assert page.index("## Preset paper") < page.index("## Preset best")

@@ -123,15 +123,16 @@ def test_permuted_tasks_have_one_order_of_pixels_each(scenario, head, labels, wi
 
 
 def test_accuracy_is_drawn_against_memory_where_several_sizes_were_tried():
-    def run(variant, slots, rank, accuracy):
+    def run(variant, slots, rank, accuracy, rate=1.0):
         metrics = {"average_accuracy": accuracy, "nearest_key": accuracy - 1}
         model = {"heads.0": {"slots": slots, "rank": rank}}
-        parameters = {"total": 1000 * slots * rank}
-        return SimpleNamespace(variant=variant, model=model, parameters=parameters, metrics=metrics)
+        parameters, config = {"total": 1000 * slots * rank}, {"rate": rate}
+        return SimpleNamespace(variant=variant, model=model, parameters=parameters, metrics=metrics, config=config)
 
     growing = [run("mnist-domain-adagrad-growing", slots, rank, 90) for slots, rank in ((100, 1), (100, 4), (200, 4))]
     others = [run("mnist-domain-adagrad-mlp", 1, 1, 60), run("mnist-class-adagrad-growing", 100, 4, 80)]
-    (plot,) = memory_plots([*growing, *growing, *others])
+    worse = run("mnist-domain-adagrad-growing", 100, 4, 70, rate=2.0)
+    (plot,) = memory_plots([*growing, *growing, *others, worse])
     (axis,) = plot.draw().axes
     assert axis.get_title() == "Split MNIST, domain"
     dots = [line for line in axis.lines if line.get_marker() == "o"]

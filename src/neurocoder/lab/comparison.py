@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -39,7 +39,7 @@ def changed(config: Mapping[str, Any], usual: Mapping[str, Any]) -> Settings:
 
 
 def models(runs: Sequence[Record]) -> list[Settings]:
-    """For each run of a variant, the settings of its model that differ from those of most runs."""
+    """For each run of a variant and configuration, the settings of its model that differ from those of most runs."""
     flat = [flattened(run.model or {}, len(run.model or {}) > 1) for run in runs]
     found: list[Settings] = [{} for _ in runs]
     for name in dict.fromkeys(name for settings in flat for name in settings):
@@ -63,8 +63,10 @@ def flattened(settings: Mapping[str, Any], named: bool) -> Settings:
 def configurations(records: Sequence[Record], preset: Mapping[str, Any], effective: Effective = _all) -> Rows:
     """The records by configuration, the preset's own first; `effective` as in `Experiment`."""
     found: dict[str, tuple[Settings, list[Record]]] = {}
-    for variant in dict.fromkeys(record.variant for record in records):
-        runs = [record for record in records if record.variant == variant]
+    alike: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        alike[record.variant, repr(effective(record.config, record.variant))].append(record)
+    for (variant, _), runs in alike.items():
         for run, model in zip(runs, models(runs), strict=True):
             settings = changed(effective(run.config, variant), preset) | model
             if run.precision != "32-true":

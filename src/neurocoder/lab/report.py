@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..version import __version__
 from . import comparison, store
-from .comparison import configurations, label
+from .comparison import Effective, configurations, label
 from .experiments import EXPERIMENTS, Experiment, load
 from .files import obstacle, replacing
 from .formats import html, markdown, text
@@ -79,7 +79,7 @@ def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
             for record in store.records(folder, experiment.name, lambda line: warn(f"{line}; left out")):
                 if found.setdefault(store.key(record), record) is not record:
                     warn(f"{folder} repeats {record.variant} seed {record.seed} of another folder; left out")
-        records = once([found[key] for key in sorted(found)], warn)
+        records = once([found[key] for key in sorted(found)], experiment.effective, warn)
         presets = dict.fromkeys([*experiment.presets, *(record.preset for record in records)])
         for preset in options.presets or presets:
             if own := [record for record in records if record.preset == preset]:
@@ -87,11 +87,12 @@ def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
     return groups
 
 
-def once(records: Sequence[Record], warn: Callable[[str], None]) -> list[Record]:
+def once(records: Sequence[Record], effective: Effective, warn: Callable[[str], None]) -> list[Record]:
     """The records without repetitions of a run by another loop or on another device: a seed counts once."""
     kept: dict[Any, list[Record]] = {}
     for record in records:
-        key = (record.preset, record.variant, record.seed, repr(record.config), record.precision)
+        config = repr(effective(record.config, record.variant))
+        key = (record.preset, record.variant, record.seed, config, record.precision)
         same = next((r for r in kept.get(key, ()) if None in (r.model, record.model) or r.model == record.model), None)
         if same is None:
             kept.setdefault(key, []).append(record)
@@ -102,7 +103,8 @@ def once(records: Sequence[Record], warn: Callable[[str], None]) -> list[Record]
 
 
 def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
-    """What one configuration found; several are compared in a table, besides what the preset's own found."""
+    """What one configuration found. Several are compared in a table, besides what the preset's own found: the variants
+    that ran with other settings."""
     reference, experiment, preset, records = group
     known = experiment.presets.get(preset)
     usual = records[0].config if known is None else plain(known)
@@ -133,7 +135,9 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
             yield chapter(", ".join(filter(None, (preset, label(settings)))), own, sections)
     if len(rows) > 1:
         metric = experiment.metric or next(iter(records[0].metrics))
-        found = dict.fromkeys(record.variant for record in records)
+        found = dict.fromkeys(run.variant for settings, own in rows if settings for run in own)
+        records = [record for record in records if record.variant in found]
+        rows = [(settings, kept) for settings, own in rows if (kept := [run for run in own if run.variant in found])]
         order = list(found) if known is None else experiment.variants(known)
         variants = sorted(found, key=lambda variant: order.index(variant) if variant in order else len(order))
         compared = comparison.section(rows, usual, variants, metric)
@@ -161,7 +165,6 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> Non
     """Figures, a Markdown page for each experiment, an index to these pages, and the HTML page."""
     for chapter in chapters:
         for picture in chapter.pictures.values():
-            write(target / "images" / f"{picture.stem}.svg", picture.svg)
             write(target / "images" / f"{picture.stem}.png", picture.png)
     for name in {chapter.experiment for chapter in chapters}:
         write(target / f"{name}.md", markdown.page([one for one in chapters if one.experiment == name]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -186,28 +187,28 @@ def slots(records: Sequence[Record]) -> dict[str, Any]:
 
 def memory_plots(records: Sequence[Record]) -> list[Plot]:
     """Accuracy against the size of growing memories, if records have several sizes."""
-    sizes: dict[str, dict[tuple[int, int], list[Record]]] = {}
+    sizes: dict[str, dict[tuple[int, int], dict[str, list[Record]]]] = {}
     for record in records:
         variant = parse(record.variant)
         if grows(variant.model) and record.model:
             rank = next(iter(record.model.values()))["rank"]
-            panel = f"{TITLES[variant.dataset]}, {variant.scenario}"
-            sizes.setdefault(panel, {}).setdefault((rank, record.parameters["total"]), []).append(record)
+            panel = sizes.setdefault(f"{TITLES[variant.dataset]}, {variant.scenario}", {})
+            panel.setdefault((rank, record.parameters["total"]), {}).setdefault(repr(record.config), []).append(record)
     panels: dict[str, Any] = {
         title: [
-            (
-                rank,
-                total,
-                np.mean([run.metrics["average_accuracy"] for run in runs]),
-                np.mean([run.metrics["nearest_key"] for run in runs]),
-            )
-            for (rank, total), runs in sorted(found.items())
+            (*size, *max((mean(runs, "average_accuracy"), mean(runs, "nearest_key")) for runs in found.values()))
+            for size, found in sorted(panel.items())
         ]
-        for title, found in sizes.items()
-        if len(found) > 2
+        for title, panel in sizes.items()
+        if len(panel) > 2
     }
     caption = (
-        "Average accuracy of growing layers against their size, keys included, by rank; for each number of parameters "
-        "the mean over settings and seeds. Crosses: the label of the nearest key instead."
+        "Average accuracy of growing layers against their size, keys included, by rank; for each size the best "
+        "settings, the mean over seeds. Crosses: the label of the nearest key instead."
     )
     return [Plot("memory", caption, partial(plots.memory_sizes, panels))] if panels else []
+
+
+def mean(runs: Sequence[Record], metric: str) -> float:
+    """Of a metric."""
+    return fmean(run.metrics[metric] for run in runs)

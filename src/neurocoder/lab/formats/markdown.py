@@ -34,11 +34,11 @@ def grid(table: Table) -> list[str]:
 
 
 def section(content: Section, pictures: Mapping[str, Picture]) -> list[str]:
-    """Blocks of one section; each PNG links to its SVG."""
+    """Blocks of one section. Figures are PNG here; the HTML page has them as SVG, which take as much again."""
     blocks = [f"### {escape(content.title)}"]
     for plot in content.plots:
         stem, caption = f"images/{pictures[plot.name].stem}", escape(plot.caption)
-        blocks += [f"[![{caption}]({stem}.png)]({stem}.svg)", f"*{caption}*"]
+        blocks += [f"![{caption}]({stem}.png)", f"*{caption}*"]
     blocks += map(escape, content.text)
     for table in content.tables:
         blocks += grid(table)

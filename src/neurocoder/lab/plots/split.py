@@ -66,6 +66,7 @@ def matrices(panels: Mapping[str, NDArray[np.float64]]) -> Figure:
     columns = min(6, len(panels))
     rows = -(-len(panels) // columns)
     figure = style.new_figure(0.4 + 1.9 * rows)
+    figure.set_figwidth(max(columns / 6, 0.4) * figure.get_figwidth())
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis, (title, matrix) in zip(axes.flat, panels.items(), strict=False):
         picture = axis.imshow(matrix, cmap=style.MAP, vmin=0, vmax=100)
