@@ -12,9 +12,9 @@ from neurocoder.lab import continual as cl
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments.split import SplitConfig
 from neurocoder.lab.experiments.split_data import permuted
-from neurocoder.lab.experiments.split_growing import PIXELS, Growing, nearest_keys, slot_map
+from neurocoder.lab.experiments.split_growing import PIXELS, Growing, erased, nearest_keys, slot_map
 from neurocoder.lab.experiments.split_models import build_growing
-from neurocoder.lab.experiments.split_sections import memory_plots
+from neurocoder.lab.experiments.split_sections import erased_table, memory_plots
 
 MEMORY = nc.GrowingConfig(slots=8, residual=False, top_k=1)
 
@@ -37,6 +37,32 @@ def test_nearest_keys_by_hand():
     memory.written.fill_(3)
     train, test = (x, torch.tensor([0, 1, 0, 1])), (3 * x[:3], torch.tensor([0, 1, 1]))
     assert nearest_keys(model, [cl.Task(train, test)]) == pytest.approx(200 / 3)  # the keys have labels 0, 1, 0
+
+
+def test_accuracy_after_erasing_slots_by_hand():
+    """The third slot, least visited, is nearest to the second, which has another label."""
+    keys = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.8, 0.6, 0.0]])
+    model = Growing(4, 2, None, nc.GrowingConfig(slots=8, rank=1, residual=False), "features")
+    memory, labels = model.memory(None), torch.tensor([0, 1, 0])
+    with torch.no_grad():
+        memory.keys[:3], memory.U[:3, 0] = keys, keys
+        memory.V[:3, 0] = torch.eye(2)[labels]
+    memory.visits[:3] = torch.tensor([3.0, 2.0, 1.0])
+    memory.written.fill_(3)
+    task = cl.Task((keys, labels), (keys, labels))
+    two_thirds = pytest.approx(200 / 3, abs=1e-3)
+    expected = [100.0, two_thirds, two_thirds, two_thirds]
+    assert erased(model, [task]) == {"merged": expected, "dropped": expected}
+    assert int(memory.written) == 3
+    records = [SimpleNamespace(variant="mnist-domain-adagrad-growing", seed=seed) for seed in (0, 1)]
+    for seed, record in enumerate(records):
+        record.metrics = {"average_accuracy": 90.0 + seed}
+        record.observations = {"erased": {"merged": [80.0, 70.0, 60.0, 50.0], "dropped": [8.0, 7.0, 6.0, 5.0]}}
+    (table,) = erased_table(records)
+    assert table.headings[3:] == ["all slots", "75%", "50%", "25%", "10%"]
+    assert [row[2] for row in table.rows] == ["merged", "dropped"]
+    assert [cell.values for cell in table.rows[1][3:]] == [[90.0, 91.0], [8.0] * 2, [7.0] * 2, [6.0] * 2, [5.0] * 2]
+    assert erased_table([SimpleNamespace(variant="mnist-domain-adam-mlp", seed=0, observations={})]) == []
 
 
 def test_the_map_of_slots_by_hand():

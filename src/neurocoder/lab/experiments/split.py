@@ -24,7 +24,7 @@ from ..sections import Plot, Section
 from . import split_sections
 from .experiment import Experiment
 from .split_data import tasks_of
-from .split_growing import Growing, View, nearest_keys, slot_map
+from .split_growing import Growing, View, erased, nearest_keys, slot_map
 from .split_methods import make_method, make_optimiser
 from .split_models import build_growing, build_model
 from .split_variants import naming, parse, variants
@@ -229,7 +229,7 @@ class Split(Experiment):
         context.observe({"matrix": matrix, "untrained": untrained, "coefficient": coefficient})
         context.observe({"usage": used, "drift": drift})
         if isinstance(model, Growing):
-            context.observe({"slot_map": slot_map(model, tasks, steps)})
+            context.observe({"slot_map": slot_map(model, tasks, steps), "erased": erased(model, tasks)})
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return split_sections.sections(records, paper)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import copy
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, product
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,6 +22,8 @@ ROWS = 4096
 """Inputs that are compared with all keys at once."""
 BINS = 100
 """Columns in the map of slots, at most; a column is the sum over neighbours in order of writing."""
+KEPT = (0.75, 0.5, 0.25, 0.1)
+"""Shares of the slots that stay when the least visited are erased."""
 SHOWN, PIXELS = 6, 16
 """Keys of each task that are kept to be shown, and their pixels to a side."""
 
@@ -121,6 +125,25 @@ def nearest_keys(model: Growing, tasks: Sequence[cl.Task]) -> float:
             nearest = torch.cat([(model.control(rows) @ keys.mT).argmax(1) for rows in x.split(ROWS)])
             accuracies.append(100 * (labels[nearest] == y).double().mean().item())
     return sum(accuracies) / len(accuracies)
+
+
+@torch.no_grad()
+def erased(model: Growing, tasks: Sequence[cl.Task]) -> dict[str, list[float]]:
+    """The average accuracy over the tasks, in percent, after erasing the least visited slots of each head.
+
+    Returns:
+        merged, dropped: for each share in `KEPT`, with and without the nearest slot taking over.
+    """
+    found: dict[str, list[float]] = {"merged": [], "dropped": []}
+    for name, share in product(found, KEPT):
+        smaller = copy.deepcopy(model)
+        for layer in smaller.heads:
+            assert isinstance(layer, nc.GrowingLinear)
+            visits = layer.memory.visits[: int(layer.memory.written)].sort(descending=True).values
+            stay = math.ceil(share * len(visits))
+            nc.shrink(layer, below=visits[stay - 1].item() if stay else 0.0, merge=name == "merged")
+        found[name].append(round(fmean(cl.accuracy(smaller, task) for task in tasks), 4))
+    return found
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from ..plots import split as plots
 from ..results import Record
 from ..sections import Cell, Difference, Ours, Plot, Section, Table
 from ..statistics import by_seed, differences
+from .split_growing import KEPT
 from .split_variants import DATASETS, METHODS, MODELS, SCENARIOS, Variant, parse
 
 CURVES = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
@@ -62,7 +63,7 @@ def section(dataset: str, scenario: str, records: Sequence[Record], stated: Mapp
     return Section(
         title=f"{TITLES[dataset]}, {scenario} scenario",
         text=[TEXTS[scenario]],
-        tables=[accuracy_table(records, stated), detail_table(records)],
+        tables=[accuracy_table(records, stated), detail_table(records), *erased_table(records)],
         plots=drawings,
     )
 
@@ -173,6 +174,22 @@ def detail_table(records: Sequence[Record]) -> Table:
         rows=rows,
         caption="Just learned: the mean accuracy on each task just after it.",
     )
+
+
+def erased_table(records: Sequence[Record]) -> list[Table]:
+    """Accuracy against what is left of growing memories, if any were measured."""
+    rows: list[list[Cell]] = []
+    for variant, runs in by_variant(records).items():
+        measured = [run for run in runs if "erased" in run.observations]
+        for way in ("merged", "dropped") if measured else ():
+            left = zip(*(run.observations["erased"][way] for run in measured), strict=True)
+            whole = Ours([run.metrics["average_accuracy"] for run in measured])
+            rows.append([variant.method, variant.model, way, whole, *(Ours(list(values)) for values in left)])
+    if not rows:
+        return []
+    caption = "The least visited slots are erased after the last task: merged into the nearest that stays, or dropped."
+    headings = ["method", "model", "erased slots are", "all slots", *(f"{share:.0%}" for share in KEPT)]
+    return [Table("Average accuracy, in percent, with a share of the slots", headings, rows, caption)]
 
 
 def slots(records: Sequence[Record]) -> dict[str, Any]:
