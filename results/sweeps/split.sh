@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The runs behind the tables of continual learning, on one GPU with 16 cores:
-# `bash results/sweeps/split.sh validation|mnist|hsu|lstm|cifar|growing|sizes OUTPUT`. The same command continues where it stopped.
+# `bash results/sweeps/split.sh validation|mnist|hsu|lstm|cifar|rates|growing|sizes OUTPUT`. The same command continues where it stopped.
 # CIFAR is read from NEUROCODER_DATA, the ResNet's weights from NEUROCODER_BACKBONE.
 set -u
 output=$2
@@ -32,6 +32,10 @@ cifar) # Figure 8
         run test "cifar{10,100}-task-{adam,si}-{mlp,neurocoder,neurocoder-plain}" --preset $preset --jobs 4 &
     done
     ;;
+rates) # where the paper's baselines come from
+    run rate-10 "cifar10-task-{adam,si}-{mlp,neurocoder}" --preset paper --rate 10 --jobs 8 &
+    run rate-10-long "cifar10-task-{adam,si}-mlp" --preset paper --rate 10 --epochs 20 --seeds 0-4 --jobs 8 &
+    ;;
 growing)
     run test "mnist-{domain,class,task}-adagrad-{growing,growing-small}" --preset paper --jobs 4 &
     run test "cifar{10,100}-{domain,class,task}-adagrad-{growing,mlp}" --preset paper-224 --jobs 4 &
@@ -39,17 +43,23 @@ growing)
     run test "permuted-domain-adagrad-{growing,mlp}" --preset paper --seeds 0-2 --jobs 3 &
     ;;
 sizes) # growing layers: accuracy against memory, on held-out training data
+    try() { name=$1 variants=$2; shift 2; run "$name" "$variants" --validation --seeds 100-101 --jobs 1 "$@" & }
     for slots in 100 300 1000 3000; do
         for rank in 1 2 4 8; do
-            run slots-$slots-rank-$rank "mnist-{domain,class}-adagrad-growing" --preset paper --validation --seeds 100-101 --slots $slots --rank $rank --jobs 1 &
+            try slots-$slots-rank-$rank "mnist-{domain,class}-adagrad-growing" --preset paper --slots $slots --rank $rank --writes 1
         done
         wait
     done
     for key in 36 64 256; do
-        run key-$key "mnist-{domain,class}-adagrad-growing" --preset paper --validation --seeds 100-101 --key-dim $key --jobs 1 &
+        try key-$key "mnist-{domain,class}-adagrad-growing" --preset paper --slots 2000 --writes 1 --key-dim $key
     done
-    for writes in 2 4; do
-        run writes-$writes "mnist-{domain,class}-adagrad-growing" --preset paper --validation --seeds 100-101 --slots $((2000 * writes)) --writes $writes --jobs 1 &
+    for writes in 2 4 8; do
+        try writes-$writes "mnist-{domain,class}-adagrad-growing" --preset paper --slots 4000 --writes $writes
+        try features-$writes "cifar10-{domain,class,task}-adagrad-growing" --preset paper-224 --slots 8000 --writes $writes
+    done
+    for similarity in 0.8 0.85 0.88; do
+        try small-$similarity "mnist-{domain,class}-adagrad-growing-small" --preset paper --max-similarity $similarity
+        try pixels-$similarity permuted-domain-adagrad-growing --preset paper --max-similarity $similarity
     done
     ;;
 esac

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .backend import is_exporting
+from .backend import is_exporting as _is_exporting
 
 _EPS = 1e-12
 _SHORT_ROW = 64
@@ -20,7 +20,7 @@ _SHORT_ROW = 64
 
 def _generated() -> bool:
     """Whether the compiler generates loops for these operations: many simple ones then beat one library call."""
-    return torch.compiler.is_compiling() and not is_exporting()
+    return torch.compiler.is_compiling() and not _is_exporting()
 
 
 def unit(vectors: Tensor) -> Tensor:
