@@ -1,8 +1,8 @@
 """Keep a machine full: `python3 results/sweeps/pool.py PROCESSES FOLDER`.
 
-Runs the lines of FOLDER/*.txt, each `WEIGHT COMMAND`, files in order of their names. Commands run side by side as long as
-their weights (the processes that each starts) add up to at most PROCESSES. Files may be added, and lines appended, while it
-runs. It ends when FOLDER/stop exists; what runs then goes on.
+Runs the lines of FOLDER/*.txt, each `WEIGHT COMMAND`, files in order of their names. Commands run side by side as long
+as their weights (the processes that each starts) add up to at most PROCESSES. Files may be added, and lines appended,
+while it runs. It ends when FOLDER/stop exists; what runs then goes on.
 """
 
 from __future__ import annotations

@@ -1,60 +1,91 @@
 """The growing layers' Triton kernels, through Triton's interpreter where there is no GPU, against float64."""
 
 import copy
+import itertools
 
 import pytest
 import torch
-from growing_helpers import fill, small
+from growing_helpers import fill, small, state_of
 from torch import nn
 
 import neurocoder as nc
-from neurocoder.growing import GrowingLinear, grow
+from neurocoder.growing import GrowingLinear, grow, reference
 
 pytest.importorskip("triton")
+from neurocoder.growing import gpu
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def built(d_in=7, d_out=3, count=None, **changes):
-    return fill(GrowingLinear(d_in, d_out, growing=small(**changes)), count).to(DEVICE)
+def built(d_in=7, d_out=3, count=None, control_dim=None, **changes):
+    return fill(GrowingLinear(d_in, d_out, growing=small(**changes), control_dim=control_dim), count).to(DEVICE)
 
 
-def results(layer, x, upstream):
+def results(layer, x, upstream, forward=None):
     """Outputs and gradients by name."""
     x = x.detach().clone().requires_grad_()
     layer.zero_grad()
-    y = layer(x)
+    y = (forward or layer)(x)
     y.backward(upstream)
     grads = {name: None if p.grad is None else p.grad.clone() for name, p in layer.named_parameters()}
     return {"y": y.detach(), "x": x.grad, **grads}
 
 
-SIZES = {
-    "small": ({}, 5, {}),
-    "odd": ({"d_in": 131, "d_out": 150, "count": 30}, 37, {"slots": 37, "rank": 3, "top_k": 5}),
-    "wide": ({"d_in": 300, "d_out": 600, "count": 9}, 8, {"slots": 16, "rank": 4, "top_k": 4}),
-    "one input, one slot": ({"count": 1}, 1, {"rank": 1, "top_k": 1}),
-    "fewer slots than top_k": ({"count": 2}, 9, {"top_k": 5}),
-    "nothing written": ({"count": 0}, 4, {}),
-    "full": ({"count": 6}, 14, {"residual": False}),
-}
+def literal(layer, x, upstream):
+    """The same by the literal equations, in float64."""
+    exact = copy.deepcopy(layer).double()
+    return results(exact, x.double(), upstream.double(), lambda x: reference.linear(state_of(exact), exact.config, x))
 
 
-@pytest.mark.parametrize("case", SIZES)
-def test_values_and_gradients(case):
-    size, count, changes = SIZES[case]
-    layer = built(**size, **changes)
-    x = torch.randn(count, layer.in_features, device=DEVICE)
-    upstream = torch.randn(count, layer.out_features, device=DEVICE)
-    with nc.backend("torch"):
-        exact = results(copy.deepcopy(layer).double(), x.double(), upstream.double())
-    with nc.backend("triton"):
-        found = results(layer, x, upstream)
+def assert_close(found, exact, atol=1e-4):
+    """Each within so much of its largest value."""
     for name, value in exact.items():
         assert value.shape == found[name].shape
         scale = value.abs().max().clamp_min(1e-2)
         torch.testing.assert_close(
-            found[name].double() / scale, value / scale, rtol=0, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+            found[name].double() / scale, value / scale, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+def launches(monkeypatch, name):
+    """The constants of each launch of a kernel from here on."""
+    kernel, seen = getattr(gpu, name), []
+
+    class Recorder:
+        def __getitem__(self, grid):
+            def launch(*args, **constants):
+                seen.append(constants)
+                kernel[grid](*args, **constants)
+
+            return launch
+
+    monkeypatch.setattr(gpu, name, Recorder())
+    return seen
+
+
+SIZES = {
+    "small": ({}, 5, {}),
+    "odd": ({"d_in": 131, "d_out": 150, "count": 30}, 37, {"slots": 37, "rank": 3, "top_k": 5}),
+    "wide": ({"d_in": 700, "d_out": 1100, "count": 9}, 8, {"slots": 16, "rank": 4, "top_k": 4}),
+    "the largest rank and top_k": ({"d_in": 300, "d_out": 131, "count": 18}, 4, {"slots": 20, "rank": 16, "top_k": 16}),
+    "one slot for many inputs": ({"d_in": 20, "count": 1}, 40, {"rank": 2, "top_k": 1}),
+    "one input, one slot": ({"count": 1}, 1, {"rank": 1, "top_k": 1}),
+    "fewer slots than top_k": ({"count": 2}, 9, {"top_k": 5}),
+    "nothing written": ({"count": 0}, 4, {}),
+    "full": ({"count": 6}, 14, {}),
+}
+
+
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("case", SIZES)
+def test_values_and_gradients(case, residual):
+    size, count, changes = SIZES[case]
+    layer = built(**size, **changes, residual=residual)
+    x = torch.randn(count, layer.in_features, device=DEVICE)
+    upstream = torch.randn(count, layer.out_features, device=DEVICE)
+    with nc.backend("triton"):
+        found = results(layer, x, upstream)
+    assert_close(found, literal(layer, x, upstream))
 
 
 def test_the_nearest_slots_are_the_torch_paths():
@@ -83,20 +114,90 @@ def test_the_first_of_equal_slots_is_taken():
     assert reading.slots.tolist() == [[0, 1, 2]] * 2
 
 
-def test_only_what_needs_a_gradient_gets_one():
+def test_only_what_needs_a_gradient_gets_one(monkeypatch):
     x, upstream = torch.randn(5, 7, device=DEVICE), torch.randn(5, 3, device=DEVICE)
     layer = built()
     with nc.backend("triton"):
         whole = results(layer, x, upstream)
-        for frozen in ("U", "V"):
-            part = copy.deepcopy(layer)
-            getattr(part.memory, frozen).requires_grad_(False)
-            found = results(part, x, upstream)
-            assert found.pop(f"memory.{frozen}") is None
-            assert all(torch.equal(value, whole[name]) for name, value in found.items())
-        layer.zero_grad()
-        layer(x).backward(upstream)  # the input needs none
-    assert all(torch.equal(p.grad, whole[name]) for name, p in layer.named_parameters())
+        by_input, by_slot = launches(monkeypatch, "by_input_kernel"), launches(monkeypatch, "by_slot_kernel")
+        for wants in itertools.product([True, False], repeat=4):
+            part, given = copy.deepcopy(layer), x.clone()
+            named = {"x": given, "memory.U": part.memory.U, "memory.V": part.memory.V, "R": part.R}
+            needs = dict(zip(named, wants, strict=True))
+            for name, tensor in named.items():
+                tensor.requires_grad_(needs[name])
+            part(given).backward(upstream)  # the bias always needs one
+            for name, tensor in named.items():
+                assert torch.equal(tensor.grad, whole[name]) if needs[name] else tensor.grad is None, (name, needs)
+            assert torch.equal(part.bias.grad, whole["bias"])
+            expected = [True] + [needs["x"]] * (needs["x"] or needs["memory.U"])
+            assert [launch["WRITE"] for launch in by_input] == expected, needs
+            assert len(by_slot) == needs["memory.U"] + needs["memory.V"], needs
+            by_input.clear()
+            by_slot.clear()
+
+
+def test_only_a_backward_sorts(monkeypatch):
+    monkeypatch.setattr(gpu, "paired", lambda *_: pytest.fail("sorted"))
+    layer, x = built(), torch.randn(4, 7, device=DEVICE)
+    with nc.backend("triton"):
+        y = layer(x)
+        with pytest.raises(pytest.fail.Exception, match="sorted"):
+            y.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")  # beyond the rank, inf times 0
+def test_an_infinite_input_has_infinite_outputs():
+    layer = built(control_dim=4, rank=3)  # 3 of 4 rows of a block
+    with torch.no_grad():
+        for bank in (layer.memory.U, layer.memory.V):
+            bank.abs_()
+    x, control = torch.randn(5, 7, device=DEVICE), torch.randn(5, 4, device=DEVICE)
+    x[1, 2] = float("inf")
+    layer.R.data.abs_()
+    with nc.backend("triton"):
+        y = layer(x, control)
+    assert y[1].isposinf().all()
+    assert y[[0, 2, 3, 4]].isfinite().all()
+
+
+def test_an_input_that_finds_no_slot_changes_none():
+    layer, x, upstream = built(), torch.randn(5, 7, device=DEVICE), torch.randn(5, 3, device=DEVICE)
+    x[0, 3] = float("nan")
+    with nc.backend("triton"):
+        found, others = results(layer, x, upstream), results(layer, x[1:], upstream[1:])
+    assert found["y"][0].isnan().all()
+    for name in ("memory.U", "memory.V"):
+        torch.testing.assert_close(found[name], others[name])
+
+
+@pytest.fixture
+def set_precision():
+    """`torch.set_float32_matmul_precision`, for the duration of a test."""
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+PRECISIONS = {
+    "exact": ("highest", None, "tf32x3", 1e-4),
+    "tf32 allowed": ("high", None, "tf32", 1e-2),
+    "autocast": ("highest", torch.bfloat16, "tf32", 3e-2),
+}
+
+
+@pytest.mark.parametrize("case", PRECISIONS)
+def test_products_are_as_exact_as_torchs_own(monkeypatch, set_precision, case):
+    allowed, dtype, expected, atol = PRECISIONS[case]
+    set_precision(allowed)
+    layer = built(d_in=40, d_out=20, count=5, top_k=5)  # all slots, whatever the rounding of the cosines
+    x = torch.randn(30, 40, device=DEVICE)
+    upstream = torch.randn(30, 20, device=DEVICE).to(dtype or torch.float32)
+    seen = launches(monkeypatch, "by_slot_kernel")
+    with nc.backend("triton"), torch.autocast(DEVICE, dtype or torch.bfloat16, enabled=dtype is not None):
+        found = results(layer, x, upstream)
+    assert [launch["PRECISION"] for launch in seen] == [expected] * 2
+    assert_close(found, literal(layer, x, upstream), atol)
 
 
 def test_the_same_input_gives_the_same_bits():
@@ -107,16 +208,16 @@ def test_the_same_input_gives_the_same_bits():
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
+@pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_and_narrow_layers(dtype):
-    layer, x = built(d_in=40, d_out=20, count=5), torch.randn(30, 40, device=DEVICE)
+def test_autocast_and_narrow_layers(dtype, residual):
+    layer, x = built(d_in=40, d_out=20, count=5, residual=residual), torch.randn(30, 40, device=DEVICE)
     upstream = torch.randn(30, 20, device=DEVICE)
-    with nc.backend("torch"):
-        exact = results(copy.deepcopy(layer).double(), x.double(), upstream.double())
+    exact = literal(layer, x, upstream)
     with nc.backend("triton"), torch.autocast(DEVICE, dtype):
         found = results(layer, x, upstream.to(dtype))
     assert found["y"].dtype == dtype
-    assert found["memory.U"].dtype == torch.float32
+    assert all(value.dtype == torch.float32 for name, value in found.items() if name != "y")
     for name, value in exact.items():
         error = (found[name].double() - value).norm() / value.norm()
         assert error < 0.02, (name, float(error))
@@ -129,11 +230,15 @@ def test_autocast_and_narrow_layers(dtype):
 def test_other_layouts_and_leading_dimensions():
     layer = built()
     x = torch.randn(7, 3, 4, device=DEVICE).permute(2, 1, 0)
-    with nc.backend("torch"):
-        expected = layer(x)
-    with nc.backend("triton"):
-        torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-4)
-        assert layer(x[:0]).shape == (0, 3, 3)
+    found = {}
+    for path in ("torch", "triton"):
+        layer.zero_grad()
+        with nc.backend(path):
+            y = layer(x)
+            y.sum().backward()  # whose gradient is one number, expanded
+            assert layer(x[:0]).shape == (0, 3, 3)
+        found[path] = [y.detach(), *(p.grad.clone() for p in layer.parameters())]
+    torch.testing.assert_close(found["triton"], found["torch"], rtol=1e-4, atol=1e-4)
 
 
 def test_a_second_derivative_is_refused():

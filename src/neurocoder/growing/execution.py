@@ -43,21 +43,26 @@ def has_kernel(tensor: Tensor, capacity: int, rank: int, top_k: int) -> bool:
     return is_small and tensor.dtype != torch.float64 and not (is_traced() or is_transformed() or tensor.is_meta)
 
 
-def execute(x: Tensor, U: Tensor, V: Tensor, reading: Reading) -> Tensor:
-    """`y = sum_r ((w.U_r) x) (w.V_r)` (N, T, d_out).
+def execute(x: Tensor, U: Tensor, V: Tensor, reading: Reading, base: Tensor | None = None) -> Tensor:
+    """`y = sum_r ((w.U_r) x) (w.V_r) [+ base]` (N, T, d_out).
 
     Args:
         x: (N, T, d_in); T inputs share the slots of one control.
         U: (P, r, d_in).
         V: (P, r, d_out).
         reading: which slots the N controls use.
+        base: what is added (..., d_out), a row for each input; of the output's dtype.
     """
+    if base is not None:
+        base = base.reshape(*x.shape[:-1], V.shape[2])
     if has_kernel(U, len(U), U.shape[1], reading.slots.shape[1]) and len(x) and x.shape[1] == 1:
         is_cast = torch.is_autocast_enabled(x.device.type)
         if is_cast or x.dtype == U.dtype:
             from .gpu import Execution
 
             dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype
-            y: Tensor = Execution.apply(x.squeeze(1), U, V, reading.slots, reading.share, dtype)
+            row = None if base is None else base.squeeze(1)
+            y: Tensor = Execution.apply(x.squeeze(1), U, V, row, reading.slots, reading.share, dtype)
             return y.unsqueeze(1)
-    return torch.matmul(torch.matmul(x, blended(U, reading).mT), blended(V, reading))
+    y = torch.matmul(torch.matmul(x, blended(U, reading).mT), blended(V, reading))
+    return y if base is None else y + base

@@ -1,10 +1,11 @@
 """Growing layers on a GPU, by Triton kernels: no input's program is built.
 
-    c_nr = sum_i w_ni U_ir . x_n           by slot: each slot loads the inputs that use it
-    y_n  = sum_i w_ni sum_r c_nr V_ir      by input: it loads its k slots
+    c_nr      = sum_i w_ni U_ir . x_n         by input: it loads its k slots
+    y_n       = sum_i w_ni sum_r c_nr V_ir    by input, in the same kernel
+    grad V_ir = sum_n w_ni c_nr grad y_n      by slot: it loads the inputs that use it
 
-The backward is the same with U and V exchanged, and sums gradients by slot. Nothing depends on the order in which a GPU
-works: the same input gives the same bits.
+The backward computes grad c and grad x as the forward does c and y, with U and V exchanged, and grad U as grad V.
+Nothing depends on the order in which a GPU works: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from torch import Tensor
 from ..kernels.layer import refuse_second_derivatives
 from ..kernels.rounding import cdiv, power_of_two
 from ..kernels.side_stream import on_device_of
+from ..kernels.sizes import precision
 from .config import GrowingConfig
 from .execution import SHORTEST
 from .triton_slots import by_input_kernel, by_slot_kernel, nearest_kernel
 
-FEATURES, TILE = 128, 16
+FEATURES, TILE = 256, 16
 """Features that one program instance of `by_slot_kernel` takes, and inputs that it takes at a time, which is also what
 ranks are padded to: the least that tensor cores multiply."""
 WIDE = 2048
-"""Features times rank that one program instance of `by_input_kernel` takes."""
+"""Features times rank that one program instance of `by_input_kernel` takes at a time."""
 
 
 def nearest(product: Tensor, length: Tensor, written: Tensor, config: GrowingConfig) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,13 +51,42 @@ def nearest(product: Tensor, length: Tensor, written: Tensor, config: GrowingCon
     return slots, share, similarity
 
 
-class Pairs(NamedTuple):
-    """Which inputs use which slots, listed by input and by slot."""
+def by_input(
+    rows: Tensor,
+    banks: tuple[Tensor, Tensor],
+    slots: Tensor,
+    share: Tensor,
+    dtype: torch.dtype | None,
+    base: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """`c_nr = sum_i w_ni A_ir . x_n` (N, r) and `y_n = sum_i w_ni sum_r c_nr B_ir [+ b_n]` (N, d_out).
 
-    slots: Tensor
-    """(N, k)"""
-    share: Tensor
-    """w (N, k), float32"""
+    Args:
+        rows: x (N, d_in), N > 0.
+        banks: A (P, r, d_in) and B (P, r, d_out).
+        slots: (N, k).
+        share: w (N, k), float32.
+        dtype: y's; None: y is not needed.
+        base: b (N, d_out).
+    """
+    (first, second), (count, k), rank = banks, slots.shape, banks[0].shape[1]
+    widths = first.shape[2], second.shape[2]
+    coefficients = share.new_empty(count, rank)
+    y = None if dtype is None else second.new_empty(count, widths[1], dtype=dtype)
+    padded = power_of_two(rank)
+    with on_device_of(rows):
+        by_input_kernel[count,](
+            *(rows, first, second, slots, share, rows if base is None else base),
+            *(coefficients, rows if y is None else y, *widths),
+            **{"R": rank, "K": k, "WRITE": y is not None, "BASE": base is not None},
+            **{"BR": padded, "BD": min(WIDE // padded, power_of_two(max(widths)))},
+        )
+    return coefficients, y
+
+
+class Pairs(NamedTuple):
+    """Which inputs use which slots, listed by slot."""
+
     order: Tensor
     """The pairs n * k + j by slot, in the order of the inputs (N * k,); those without a share come last."""
     starts: Tensor
@@ -63,69 +94,70 @@ class Pairs(NamedTuple):
 
 
 def paired(slots: Tensor, share: Tensor, capacity: int) -> Pairs:
-    """Sort the pairs by slot."""
+    """Sort the pairs of slots and share (N, k) by slot."""
     narrow = torch.int16  # holds MAX_SLOTS, and takes fewer passes of the sort
     keys, order = slots.masked_fill(share == 0, capacity).flatten().to(narrow).sort(stable=True)
     starts = torch.searchsorted(keys, torch.arange(capacity + 1, device=slots.device, dtype=narrow))
-    return Pairs(slots, share, order, starts)
+    return Pairs(order, starts)
 
 
-def _by_slot(
-    rows: Tensor, pairs: Pairs, bank: Tensor, *, reads: bool = False, coefficients: Tensor | None = None
-) -> tuple[Tensor | None, Tensor | None]:
-    """What the inputs read from their slots (N, r), and the gradient of the bank for these coefficients (N, r)."""
+def by_slot(
+    rows: Tensor, coefficients: Tensor, share: Tensor, pairs: Pairs, bank: Tensor, input_precision: str
+) -> Tensor:
+    """`grad B_ir = sum_n w_ni c_nr x_n`, like the bank B (P, r, d).
+
+    Args:
+        rows: x (N, d).
+        coefficients: c (N, r), float32.
+        share: w (N, k), float32.
+        pairs: the same, by slot.
+        bank: B.
+        input_precision: of the products, as `tl.dot` names it.
+    """
     slots, rank, width = bank.shape
-    count, k = pairs.slots.shape
-    chunks = cdiv(width, FEATURES)
-    readings = rows.new_zeros(chunks, count, k, rank, dtype=torch.float32) if reads else None
-    grad = None if coefficients is None else torch.empty_like(bank, memory_format=torch.contiguous_format)
+    grad = torch.empty_like(bank)
+    block = min(FEATURES, max(TILE, power_of_two(width)))
     with on_device_of(rows):
-        by_slot_kernel[slots, chunks](
-            *(bank, rows, rows if coefficients is None else coefficients, pairs.share, pairs.order, pairs.starts),
-            *(rows if readings is None else readings, bank if grad is None else grad, count * k, width),
-            **{"R": rank, "K": k, "READ": reads, "SUM": grad is not None},
-            **{"T": TILE, "BD": min(FEATURES, max(TILE, power_of_two(width)))},
+        by_slot_kernel[slots, cdiv(width, block)](
+            *(rows, coefficients, share, *pairs, grad, width),
+            **{"R": rank, "K": share.shape[1], "T": TILE, "BD": block, "PRECISION": input_precision},
         )
-    return None if readings is None else readings.sum((0, 2)), grad
-
-
-def _by_input(bank: Tensor, pairs: Pairs, coefficients: Tensor, dtype: torch.dtype) -> Tensor:
-    """`y_n = sum_i w_ni sum_r c_nr B_ir` (N, d)."""
-    _, rank, width = bank.shape
-    count, k = pairs.slots.shape
-    y = bank.new_empty(count, width, dtype=dtype)
-    padded = power_of_two(rank)
-    block = min(WIDE // padded, power_of_two(width))
-    with on_device_of(bank):
-        by_input_kernel[count, cdiv(width, block)](
-            *(bank, coefficients, pairs.slots, pairs.share, y, width),
-            **{"R": rank, "K": k, "BR": padded, "BD": block},
-        )
-    return y
+    return grad
 
 
 class Execution(torch.autograd.Function):
-    """`y_n = sum_r ((w.U_r) x_n) (w.V_r)` for inputs x (N, d_in), N > 0, with slots and share (N, k)."""
+    """`y_n = sum_r ((w.U_r) x_n) (w.V_r) [+ b_n]` for inputs x (N, d_in), N > 0, with slots and share (N, k)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, U: Tensor, V: Tensor, slots: Tensor, share: Tensor, dtype: torch.dtype) -> Tensor:
-        x, U, V = x.contiguous(), U.contiguous(), V.contiguous()
-        pairs = paired(slots, share.float().contiguous(), len(U))
-        read, _ = _by_slot(x, pairs, U, reads=True)
-        assert read is not None
-        ctx.save_for_backward(x, U, V, read, *pairs)
-        return _by_input(V, pairs, read, dtype)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        U: Tensor,
+        V: Tensor,
+        base: Tensor | None,
+        slots: Tensor,
+        share: Tensor,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        x, U, V, share = x.contiguous(), U.contiguous(), V.contiguous(), share.float().contiguous()
+        c, y = by_input(x, (U, V), slots, share, dtype, None if base is None else base.contiguous())
+        assert y is not None
+        ctx.save_for_backward(x, U, V, slots, share, c)
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         refuse_second_derivatives()
-        x, U, V, read, *rest = ctx.saved_tensors
-        pairs, wants = Pairs(*rest), ctx.needs_input_grad
-        grad_read, grad_V = _by_slot(
-            grad.contiguous(), pairs, V, reads=wants[0] or wants[1], coefficients=read if wants[2] else None
-        )
-        grad_x = grad_U = None
-        if grad_read is not None:
-            grad_U = _by_slot(x, pairs, U, coefficients=grad_read)[1] if wants[1] else None
-            grad_x = _by_input(U, pairs, grad_read, x.dtype) if wants[0] else None
-        return grad_x, grad_U, grad_V, None, None, None
+        x, U, V, slots, share, c = ctx.saved_tensors
+        wants_x, wants_U, wants_V, wants_base, *_ = ctx.needs_input_grad
+        grad_x = grad_U = grad_V = None
+        rows, exactness = grad.contiguous(), precision(grad.dtype)
+        if wants_U or wants_V:
+            pairs = paired(slots, share, len(U))
+        if wants_V:
+            grad_V = by_slot(rows, c, share, pairs, V, exactness)
+        if wants_x or wants_U:
+            grad_c, grad_x = by_input(rows, (V, U), slots, share, x.dtype if wants_x else None)
+            if wants_U:
+                grad_U = by_slot(x, grad_c, share, pairs, U, exactness)
+        return grad_x, grad_U, grad_V, grad if wants_base else None, None, None, None

@@ -59,11 +59,10 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         """
         reading, z, leading = self.read(x, self.resolve_control(control))
         self.record_programs(reading, leading)
-        y = execute(self.grouped(x, z, leading), self.memory.U, self.memory.V, reading)
+        base = None if self.R is None else linear(x, self.R, self.bias)
+        y = execute(self.grouped(x, z, leading), self.memory.U, self.memory.V, reading, base)
         y = self.noted(y, reading, z).reshape(*x.shape[:-1], self.out_features)
-        if self.R is not None:
-            return y + linear(x, self.R, self.bias)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        return y if self.R is not None or self.bias is None else y + self.bias.to(y.dtype)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""

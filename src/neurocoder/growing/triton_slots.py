@@ -1,4 +1,4 @@
-"""Triton kernels of the growing layers: the nearest slots, and programs executed slot by slot and input by input.
+"""Triton kernels of the growing layers: the nearest slots, programs executed input by input, gradients slot by slot.
 
 Layouts: a bank (P, r, d); inputs or gradients (N, d); slots and their share (N, k). A pair n * k + j is input n and
 its j-th slot. `order` lists the pairs by slot: those of slot i are `order[starts[i] : starts[i + 1]]`.
@@ -41,57 +41,64 @@ def nearest_kernel(
 
 
 @triton.jit
-def by_slot_kernel(
-    bank, rows, coefficients, share, order, starts, readings, grad, pairs, width,
-    R: tl.constexpr, K: tl.constexpr, READ: tl.constexpr, SUM: tl.constexpr, T: tl.constexpr, BD: tl.constexpr,
+def by_input_kernel(
+    rows, first, second, slots, share, base, coefficients, y, width_in, width_out,
+    R: tl.constexpr, K: tl.constexpr, WRITE: tl.constexpr, BASE: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """For one slot i and BD features: each of its inputs is loaded once, T >= r at a time.
+    """For one input: `c_nr = sum_i w_ni A_ir . x_n` (N, r), of a first bank A (P, r, d_in).
 
-    With READ, `w_ni B_ir . x_n` over these features, to readings (chunks, N * k, r). With SUM, the gradient
-    `sum_n w_ni c_nr x_n` (P, r, d) of a slot that was multiplied by the coefficients c (N, r); zero without inputs.
+    With WRITE, also `y_n = sum_i w_ni sum_r c_nr B_ir` (N, d_out), of a second bank B (P, r, d_out); with BASE, plus
+    b_n (N, d_out). It takes BD features at a time. Products stay apart by feature until the end of the loop over
+    features, so that one sum over features is enough.
     """
-    slot, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    r, d = tl.arange(0, T), chunk * BD + tl.arange(0, BD)
-    place = (slot * R + r[:, None]) * width + d[None, :]
-    inside = (r[:, None] < R) & (d[None, :] < width)
-    program = tl.zeros([T, BD], tl.float32)
-    if READ:
-        program = tl.load(bank + place, mask=inside, other=0.0).to(tl.float32)
-    total = tl.zeros([T, BD], tl.float32)
-    first, last = tl.load(starts + slot), tl.load(starts + slot + 1)
-    for begin in range(first, last, T):
-        position = begin + tl.arange(0, T)
-        exists = position < last
-        pair = tl.load(order + position, mask=exists, other=0)
-        w = tl.load(share + pair, mask=exists, other=0.0)
-        n = pair // K
-        x = tl.load(rows + n[:, None] * width + d[None, :], mask=exists[:, None] & (d[None, :] < width), other=0.0).to(
-            tl.float32
-        )
-        component = exists[:, None] & (r[None, :] < R)
-        if READ:
-            read = w[:, None] * tl.dot(x, tl.trans(program), input_precision="tf32x3")
-            tl.store(readings + (chunk.to(tl.int64) * pairs + pair[:, None]) * R + r[None, :], read, mask=component)
-        if SUM:
-            c = w[:, None] * tl.load(coefficients + n[:, None] * R + r[None, :], mask=component, other=0.0)
-            total = tl.dot(tl.trans(c), x, acc=total, input_precision="tf32x3")
-    if SUM:
-        tl.store(grad + place, total.to(grad.dtype.element_ty), mask=inside)
+    n = tl.program_id(0).to(tl.int64)
+    r, d = tl.arange(0, BR), tl.arange(0, BD)
+    products = tl.zeros([BR, BD], tl.float32)
+    for begin in tl.range(0, width_in, BD):
+        at = begin + d
+        inside = (r[:, None] < R) & (at[None, :] < width_in)
+        x = tl.load(rows + n * width_in + at, mask=at < width_in, other=0.0).to(tl.float32)
+        for j in tl.range(0, K, loop_unroll_factor=4):
+            slot, w = tl.load(slots + n * K + j), tl.load(share + n * K + j)
+            program = tl.load(first + (slot * R + r[:, None]) * width_in + at[None, :], mask=inside, other=0.0)
+            products += (w * x)[None, :] * program.to(tl.float32)
+    c = tl.where(r < R, tl.sum(products, axis=1), 0.0)  # beyond the rank, zero times an infinite input
+    tl.store(coefficients + n * R + r, c, mask=r < R)
+    if WRITE:
+        for begin in tl.range(0, width_out, BD):
+            at = begin + d
+            inside = (r[:, None] < R) & (at[None, :] < width_out)
+            components = tl.zeros([BR, BD], tl.float32)
+            for j in tl.range(0, K, loop_unroll_factor=4):
+                slot, w = tl.load(slots + n * K + j), tl.load(share + n * K + j)
+                program = tl.load(second + (slot * R + r[:, None]) * width_out + at[None, :], mask=inside, other=0.0)
+                components += (w * c)[:, None] * program.to(tl.float32)
+            total = tl.sum(components, axis=0)
+            if BASE:
+                total += tl.load(base + n * width_out + at, mask=at < width_out, other=0.0).to(tl.float32)
+            tl.store(y + n * width_out + at, total.to(y.dtype.element_ty), mask=at < width_out)
 
 
 @triton.jit
-def by_input_kernel(
-    bank, coefficients, slots, share, y, width,
-    R: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr,
+def by_slot_kernel(
+    rows, coefficients, share, order, starts, grad, width,
+    R: tl.constexpr, K: tl.constexpr, T: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """For one input and BD features: `y_n = sum_i w_ni sum_r c_nr B_ir` (N, d)."""
-    n, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BD + tl.arange(0, BD)
-    r = tl.arange(0, BR)
-    c = tl.load(coefficients + n * R + r, mask=r < R, other=0.0)
+    """For one slot i and BD features: the gradient `sum_n w_ni c_nr x_n` (P, r, d) of a bank, for the coefficients c
+    (N, r); zero without inputs. Its inputs are loaded once, T >= r at a time."""
+    slot, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BD + tl.arange(0, BD)
+    r, t = tl.arange(0, T), tl.arange(0, T)
+    total = tl.zeros([T, BD], tl.float32)
+    first, last = tl.load(starts + slot), tl.load(starts + slot + 1)
+    for begin in range(first, last, T):
+        exists = begin + t < last
+        pair = tl.load(order + begin + t, mask=exists, other=0)
+        w = tl.load(share + pair, mask=exists, other=0.0)
+        n = pair // K
+        component = (r[:, None] < R) & exists[None, :]
+        c = w[None, :] * tl.load(coefficients + n[None, :] * R + r[:, None], mask=component, other=0.0)
+        feature = exists[:, None] & (d[None, :] < width)
+        x = tl.load(rows + n[:, None] * width + d[None, :], mask=feature, other=0.0).to(tl.float32)
+        total = tl.dot(c, x, acc=total, input_precision=PRECISION)
     inside = (r[:, None] < R) & (d[None, :] < width)
-    total = tl.zeros([BD], tl.float32)
-    for j in tl.range(0, K, loop_unroll_factor=4):
-        slot, w = tl.load(slots + n * K + j), tl.load(share + n * K + j)
-        program = tl.load(bank + (slot * R + r[:, None]) * width + d[None, :], mask=inside, other=0.0)
-        total += w * tl.sum(c[:, None] * program.to(tl.float32), axis=0)
-    tl.store(y + n * width + d, total.to(y.dtype.element_ty), mask=d < width)
+    tl.store(grad + (slot * R + r[:, None]) * width + d[None, :], total.to(grad.dtype.element_ty), mask=inside)
