@@ -1,27 +1,40 @@
 #!/usr/bin/env bash
-# The runs of object recognition, on one GPU with 16 cores: `bash results/sweeps/images.sh alone|validation|densenet OUTPUT`.
-# CIFAR is read from NEUROCODER_DATA. The same command continues where it stopped.
+# The runs of object recognition that remain, on one GPU with 16 cores, in this order:
+# `bash results/sweeps/images.sh augmentation|best|paper|search|densenet|alone OUTPUT`. The same command continues where it stopped.
+# CIFAR is read from NEUROCODER_DATA. A process takes 15 s to start, so each line is one group of processes; a stage has 16 in all.
 set -u
 output=$2
 export OMP_NUM_THREADS=1
-run() { python3 -m neurocoder.lab run images --device cuda --precision bf16-mixed --resume "$@"; }
+expand() { eval echo "$1" | tr ' ' ,; }
+run() { name=$1 variants=$2; shift 2; python3 -m neurocoder.lab run images --device cuda --precision bf16-mixed --resume --variants "$(expand "$variants")" --output "$output/$name" "$@"; }
+[ "$1" = alone ] || nvidia-cuda-mps-control -d 2>/dev/null || true
 
 case $1 in
+augmentation) # before `best`: its crops have black borders, and cost the MLP more than they give (docs/images.md)
+    for kind in none flip; do
+        run augmentation-$kind 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp $kind --jobs 8 &
+    done
+    ;;
+best) # test set; neurocoder-plain is LeNet's best direction on validation data after the paper's own
+    run test 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --seeds 0-4 --jobs 4 &
+    run test 'cifar{10,100}-mlp-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 3 &
+    run test 'cifar{10,100}-lenet-{original,original-wide,neurocoder,neurocoder-plain}' --preset best --seeds 0-4 --jobs 6 &
+    run test 'cifar{10,100}-lenet-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 3 &
+    ;;
+paper) # test set
+    run test 'cifar{10,100}-mlp-{original,mixture,stored-program,neurocoder}' --preset paper --seeds 0-4 --jobs 8 &
+    run test 'cifar{10,100}-lenet-{original,mixture,stored-program,neurocoder}' --preset paper --seeds 0-4 --jobs 8 &
+    ;;
+search) # validation: what CIFAR-10 lacks, and CIFAR-100; in `results` are CIFAR-10's other directions, with the same seeds
+    run search 'cifar10-lenet-neurocoder-{steered,fast} cifar10-{mlp,lenet}-original-wide' --preset best --validation --seeds 100-101 --jobs 2 &
+    run search 'cifar100-mlp-{original,original-wide,neurocoder} cifar100-mlp-neurocoder-{middle,single,slots,sharp,plain,free,lstm32,fast,steered}' --preset best --validation --seeds 100-101 --jobs 6 &
+    run search 'cifar100-lenet-{original,original-wide,neurocoder} cifar100-lenet-neurocoder-{middle,conv,dense,single,slots,sharp,plain,free,lstm32,fast,steered}' --preset best --validation --seeds 100-101 --jobs 8 &
+    ;;
+densenet) # test set, 30 epochs, two side by side
+    run test 'cifar{10,100}-densenet-{original,neurocoder,mixture,stored-program}' --preset best --seeds 0 --jobs 2
+    ;;
 alone) # epoch times, one run at a time
-    run --preset best --seeds 0 --validation --epochs-mlp 3 --epochs-lenet 3 --epochs-densenet 2 --output "$output/alone" \
-        --variants 'cifar10-*-original,cifar10-mlp-neurocoder,cifar10-lenet-neurocoder,cifar10-densenet-neurocoder'
-    ;;
-validation) # how far the original is from the paper's, and what the search directions give
-    nvidia-cuda-mps-control -d 2>/dev/null || true
-    run --preset paper --seeds 0-1 --validation --jobs 5 --output "$output/paper" --variants \
-        'cifar10-mlp-original,cifar10-mlp-neurocoder,cifar10-mlp-mixture,cifar10-mlp-stored-program,cifar10-lenet-original,cifar10-lenet-neurocoder,cifar10-lenet-mixture,cifar10-lenet-stored-program' &
-    run --preset best --seeds 0-1 --validation --jobs 9 --output "$output/best" --variants \
-        'cifar10-mlp-original,cifar10-mlp-neurocoder*,cifar10-lenet-original,cifar10-lenet-neurocoder*' &
-    wait
-    ;;
-densenet) # two side by side
-    nvidia-cuda-mps-control -d 2>/dev/null || true
-    run --preset best --seeds 0 --jobs 2 --output "$output/densenet" \
-        --variants cifar10-densenet-original,cifar10-densenet-neurocoder
+    run alone 'cifar10-{mlp,lenet}-{original,neurocoder,mixture,stored-program} cifar10-densenet-{original,neurocoder}' --preset best --validation --seeds 0 --epochs-mlp 3 --epochs-lenet 3 --epochs-densenet 3
     ;;
 esac
+wait

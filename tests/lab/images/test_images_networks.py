@@ -5,6 +5,7 @@ from statistics import fmean
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import neurocoder as nc
 from neurocoder.lab.experiments.images_variants import (
@@ -174,6 +175,25 @@ def test_checkpointing_changes_neither_values_nor_gradients_nor_statistics():
         torch.testing.assert_close(first.grad, second.grad)
     for (name, first), second in zip(plain.named_buffers(), efficient.buffers(), strict=True):
         assert torch.equal(first, second), name
+
+
+class Additions(TorchDispatchMode):
+    """Counts the additions of tensors: in a backward, gradients of what several operations read."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten.add.Tensor
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("width", [4, 8])
+def test_the_backward_of_densenet_adds_one_gradient_for_each_layer(width):
+    """Not one for each pair of layers: on a GPU these are many small kernels over twelve channels each."""
+    loss = DenseNet(10, depth=4 + 3 * width)(torch.randn(2, 3, 32, 32)).sum()
+    with Additions() as seen:
+        loss.backward()
+    assert seen.count == 3 * width
 
 
 def test_lenet_takes_channels_last_images():

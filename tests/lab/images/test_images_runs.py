@@ -3,7 +3,7 @@
 import json
 import math
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -75,6 +75,31 @@ def test_each_network_has_its_own_schedule():
     assert {tasks[0].schedule(step) for step in range(93)} == {1.0}
     assert [tasks[1].schedule(step) for step in (0, 31)] == pytest.approx([1, 0.5])
     assert 0 < tasks[1].schedule(61) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("variant", "without", "idle"),
+    [
+        ("cifar10-mlp-neurocoder", "lenet densenet", "depth checkpointing"),
+        ("cifar100-lenet-original", "mlp densenet", "depth checkpointing hidden"),
+        ("cifar10-mlp-original-wide", "lenet densenet", "depth checkpointing hidden"),
+        ("cifar10-mlp-mixture", "lenet densenet", "depth checkpointing hidden"),
+        ("cifar10-densenet-stored-program", "mlp lenet", "hidden"),
+        ("cifar10-densenet-neurocoder-conv", "mlp lenet", ""),
+        ("cifar10-lenet-neurocoder-lstm32", "mlp densenet", "depth checkpointing hidden"),  # it has its own size
+    ],
+)
+def test_settings_without_effect_on_a_variant(variant, without, idle):
+    config = asdict(ImagesConfig())
+    of_networks = {f"{name}_{other}" for name in ("epochs", "augmentation", "decay") for other in without.split()}
+    found = Images().effective(config, variant)
+    assert config.keys() - found.keys() == of_networks | set(idle.split())
+    assert found.items() <= config.items()
+
+
+def test_of_an_unknown_variant_all_settings_count():
+    config = asdict(ImagesConfig())
+    assert Images().effective(config, "cifar10-mlp-of-an-older-version") == config
 
 
 def test_settings_reach_the_network():

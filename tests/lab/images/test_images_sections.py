@@ -1,11 +1,14 @@
 """The tables and figures of object recognition from hand-made records."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
+from neurocoder.lab.comparison import configurations
 from neurocoder.lab.experiments.images import Images, ImagesConfig
-from neurocoder.lab.experiments.images_variants import variants
+from neurocoder.lab.experiments.images_classes import CLASSES
+from neurocoder.lab.experiments.images_figure import COLOURS, OURS, columns_for
+from neurocoder.lab.experiments.images_variants import DATASETS, MODELS, variants
 from neurocoder.lab.report import paper_numbers
 from neurocoder.lab.results import Record
 from neurocoder.lab.sections import Difference, Ours
@@ -21,10 +24,14 @@ def record(variant, seed=0, accuracy=None, parameters=None, right=None, predicti
     config = asdict(ImagesConfig(**settings))
     accuracy = ACCURACY.get(model, 51.0) + seed if accuracy is None else accuracy
     metrics = {"accuracy": accuracy, "train_accuracy": 60.0, "epoch_seconds": SECONDS.get(model, 3.0)}
-    epoch = {"train_accuracy": 40.0, "validation_accuracy": 45.0, "loss": 1.0}
+    epoch = {"train_accuracy": 40.0 + seed, "validation_accuracy": 45.0 + seed, "loss": 1.0, "epoch_seconds": 1.5}
     classes = 100 if dataset == "cifar100" else 10
     programs = {
-        "5": {"distinct": 30, "effective": 4.5, "largest": [{"share": 0.5, "label": 3, "pure": 0.25, "rows": [0]}]}
+        "5": {
+            "distinct": 30 + 10 * seed,
+            "effective": 4.6,
+            "largest": [{"share": 0.5 + 0.1 * seed, "label": 3, "pure": 0.25 + 0.1 * seed, "rows": [0]}],
+        }
     }
     return Record(
         experiment="images",
@@ -63,10 +70,11 @@ def test_no_records_no_sections():
     assert sections([]) == []
 
 
-@pytest.mark.parametrize("variant", variants()[::4])
+@pytest.mark.parametrize("variant", variants()[::3])
 def test_any_record_gives_sections_and_figures(variant):
     found = sections([record(variant, 2)], {})
     assert found[0].tables[0].rows[0][5] is None  # no original to compare with
+    assert any("Adam at 0.001" in text for text in found[0].text)
     for section in found:
         assert section.tables
         for plot in section.plots:
@@ -77,9 +85,11 @@ def test_table_2_has_mean_best_paired_difference_and_the_papers_numbers():
     runs = [
         record(f"cifar10-mlp-{model}", seed) for model in ("neurocoder", "original", "mixture") for seed in (2, 0, 1)
     ]
+    assert "other seeds" not in table(runs, "Test accuracy").caption
     runs.append(record("cifar10-mlp-neurocoder", 7, 99.0))  # no original with that seed
-    original, mixture, neurocoder = table(runs, "Test accuracy").rows
-    assert original[:3] == ["MLP", "CIFAR-10", "original"]
+    found = table(runs, "Test accuracy")
+    original, mixture, neurocoder = found.rows
+    assert original[:3] == ["CIFAR-10", "MLP", "original"]
     assert original[3].values == [50, 51, 52]
     assert original[4:] == ["52.00 of 3", None, 52.06, None]
     assert mixture[5].values == [-1, -1, -1]
@@ -87,13 +97,87 @@ def test_table_2_has_mean_best_paired_difference_and_the_papers_numbers():
     assert neurocoder[5].values == [2, 2, 2]
     assert neurocoder[4] == "99.00 of 4"
     assert neurocoder[6:] == [54.86, "+2.80"]
+    assert "Some models have other seeds than the original" in found.caption  # 63.75 - 51 is not +2
+
+
+def test_directions_of_the_search_have_a_table_of_their_own():
+    models = {"original": 50.0, "original-wide": 50.5, "neurocoder": 52.0, "neurocoder-sharp": 53.0}
+    runs = [record(f"cifar10-mlp-{m}", seed, base + seed) for m, base in models.items() for seed in (0, 1)]
+    assert [row[2] for row in table(runs, "Test accuracy").rows] == ["original", "original, wider", "Neurocoder"]
+    rows = table(runs, "Where conditional programs might pay more").rows
+    assert [row[2] for row in rows] == ["original", "Neurocoder as in the paper", "sharpness 10"]
+    assert rows[0][3:] == ["1.00", Ours([50.0, 51.0]), None, None]
+    assert rows[2][3:] == ["1.30", Ours([53.0, 54.0]), Difference([3.0, 3.0]), Difference([1.0, 1.0])]
+    assert [section.title for section in sections(runs)][1] == "Search directions"
+    (plot,) = sections(runs)[1].plots
+    (axis,) = plot.draw().axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        *("original, wider", "Neurocoder as in the paper", "sharpness 10"),
+    ]
+
+
+def test_without_an_original_the_search_has_no_differences():
+    runs = [record("cifar10-mlp-neurocoder"), record("cifar10-mlp-neurocoder-sharp", 1)]
+    found = sections(runs)[1]
+    assert found.plots == []
+    assert [row[3:4] + row[5:] for row in found.tables[0].rows] == [[None] * 3] * 2
+
+
+def test_a_difference_far_below_is_a_number_at_the_edge():
+    models = {"original": 50.0, "neurocoder": 52.0, "neurocoder-fast": 41.1}
+    runs = [record(f"cifar10-mlp-{model}", seed, base) for model, base in models.items() for seed in (0, 1)]
+    (axis,) = sections(runs)[1].plots[0].draw().axes
+    assert [text.get_text() for text in axis.texts] == ["◂ -8.9"]
+    assert -1 < axis.get_xlim()[0] < 0 < 2 < axis.get_xlim()[1] < 3
+
+
+def test_panels_of_differences_have_one_scale():
+    gains = {"mlp": (0.1, 0.2, 0.4), "lenet": (3.0, 3.1, 2.9)}
+    runs = [record(f"cifar10-{network}-original", seed, 50.0) for network in gains for seed in range(3)]
+    runs += [
+        record(f"cifar10-{network}-neurocoder-middle", seed, 50 + gain)
+        for network, own in gains.items()
+        for seed, gain in enumerate(own)
+    ]
+    first, second = sections(runs)[1].plots[0].draw().axes
+    assert first.get_xlim() == second.get_xlim()
+    assert first.get_xlim()[1] > second.lines[0].get_xdata()[1] > 3.1  # the interval of three seeds
+
+
+def test_the_protocol_is_in_words():
+    config = {"epochs_mlp": 10, "augmentation_mlp": "none", "decay_mlp": "none", "epochs_lenet": 11}
+    runs = [record(f"cifar10-{network}-original", **config) for network in ("mlp", "lenet")]
+    assert sections(runs)[0].text[0] == (
+        "Adam at 0.001, batches of 128. MLP: 10 epochs of images as they are, no decay. LeNet: 11 epochs of images "
+        "cropped, with black borders, and mirrored at random, cosine decay."
+    )
+    assert (
+        "MLP and LeNet: 30 epochs" in sections([replace(run, config=asdict(ImagesConfig())) for run in runs])[0].text[0]
+    )
+    assert "Only 1,000 training images." in sections([record("cifar10-mlp-original", train_images=1000)])[0].text[0]
+
+
+def test_what_was_not_run_is_said():
+    runs = [record(f"cifar10-{network}-{m}") for network in ("mlp", "lenet") for m in ("original", "neurocoder")]
+    assert sections(runs)[0].text[1] == (
+        "Cells of Table 2 that were not run: DenseNet on CIFAR-10; CIFAR-100; mixture of experts and stored programs "
+        "(CIFAR-10, MLP; CIFAR-10, LeNet)."
+    )
+    full = [
+        name for name in variants() if name.split("-", 2)[2] in ("original", "mixture", "stored-program", "neurocoder")
+    ]
+    assert len(sections([record(name) for name in full])[0].text) == 1
 
 
 def test_validation_and_synthetic_images_are_named():
     runs = [record("cifar10-mlp-original", validation=True)]
     assert table(runs, "Validation accuracy").headings[3] == "validation accuracy"
-    assert sections(runs)[0].text == []
-    assert "Validation accuracy after each epoch" in sections(runs)[0].plots[0].caption
+    (text,) = sections(runs)[0].text
+    assert "One training image in ten is held out" in text
+    plot = sections(runs)[0].plots[0]
+    assert "Validation accuracy after each epoch" in plot.caption
+    assert "Diamonds" not in plot.caption
+    assert plot.draw().axes[0].lines[0].get_ydata().tolist() == [45, 45]
     assert "synthetic" in sections([record("cifar10-mlp-original", source="synthetic")])[0].text[0]
 
 
@@ -102,27 +186,44 @@ def test_table_6_averages_over_data_sets():
         *(record("cifar10-lenet-original"), record("cifar100-lenet-original", parameters=200)),
         *(record("cifar10-lenet-neurocoder"), record("cifar100-lenet-neurocoder", parameters=240)),
     ]
-    assert table(runs, "Number of parameters").rows == [
-        ["LeNet", "original", 150, "1.00", 2_100_000, "2.00", "1.00"],
-        ["LeNet", "Neurocoder", 180, "1.20", 2_300_000, "2.50", "1.25"],
+    found = table(runs, "Number of parameters")
+    assert found.rows == [
+        ["LeNet", "original", 150, "1.00", 2_100_000, "2.00", "1.50"],
+        ["LeNet", "Neurocoder", 180, "1.20", 2_300_000, "2.50", "1.50"],
     ]
+    assert len(set(found.headings)) == len(found.headings)
+    partial = table([runs[0], *runs[2:]], "Number of parameters").rows
+    assert [row[3] for row in partial] == ["1.00", None]  # not the ratio of two data sets to one
 
 
-def test_changes_by_class_come_largest_first():
+def test_changes_by_class_come_largest_first_with_a_column_for_each_network():
     gains = [50, 60, 50, 50, 45, 50, 50, 50, 50, 50]
     runs = [record("cifar10-mlp-original", seed) for seed in (0, 1)]
     runs += [record("cifar10-mlp-neurocoder", seed, right=[count + seed for count in gains]) for seed in (0, 1, 2)]
-    rows = table(runs, "Neurocoder minus original by class").rows
-    assert len(rows) == 10
-    assert rows[0][:3] == ["CIFAR-10", "MLP", "automobile"]
-    assert rows[0][3].values == [10, 11]
-    assert rows[-1][2:] == ["deer", Difference([-5.0, -4.0], 1)]
+    runs += [record("cifar10-lenet-original", right=[80] * 10), record("cifar10-lenet-neurocoder", right=[79] * 10)]
+    found = table(runs, "CIFAR-10: Neurocoder by class")
+    assert len(found.rows) == 10
+    assert found.headings[1:] == [
+        *("MLP, original, %", "MLP, change in points", "LeNet, original, %", "LeNet, change in points"),
+    ]
+    lenet = ["80.0", Difference([-1.0], 1)]
+    assert found.rows[0] == ["automobile", "50.0", Difference([10.0, 11.0], 1), *lenet]
+    assert found.rows[-1] == ["deer", "50.0", Difference([-5.0, -4.0], 1), *lenet]
 
 
-def test_of_a_hundred_classes_the_extremes_are_shown():
+def test_of_a_hundred_classes_the_extremes_are_shown_by_name():
     runs = [record("cifar100-mlp-original"), record("cifar100-mlp-neurocoder", right=list(range(100)))]
-    names = [row[2] for row in table(runs, "Neurocoder minus original by class").rows]
-    assert names == [f"class {label}" for label in (99, 98, 97, 96, 95, 4, 3, 2, 1, 0)]
+    found = table(runs, "CIFAR-100: Neurocoder by class")
+    assert [row[1] for row in found.rows] == [
+        *("worm", "woman", "wolf", "willow-tree", "whale", "beaver", "bear", "baby", "aquarium-fish", "apple"),
+    ]
+    assert found.rows[0][2:] == ["50.0", Difference([49.0], 1)]
+    assert "MLP: 49 classes gain, 50 lose" in found.caption
+
+
+def test_classes_are_in_the_order_of_the_labels():
+    assert {name: len(set(names)) for name, names in CLASSES.items()} == DATASETS
+    assert list(CLASSES["cifar100"]) == sorted(CLASSES["cifar100"])
 
 
 def test_agreement_with_the_original_of_the_same_seed():
@@ -130,19 +231,71 @@ def test_agreement_with_the_original_of_the_same_seed():
     runs += [record("cifar10-mlp-original", 1, predictions="01020909")]
     runs += [record("cifar10-mlp-neurocoder", seed, predictions="01020308") for seed in (0, 1, 2)]
     (row,) = table(runs, "Same prediction").rows
-    assert row[2:] == ["Neurocoder", Ours([75.0, 50.0], 1), Ours([50.0], 1)]
+    assert row[2:] == ["Neurocoder", Ours([75.0, 50.0], 1), "50.0 (1 pair)"]
+    runs += [record("cifar10-mlp-original", 2, predictions="01020304")]
+    assert table(runs, "Same prediction").rows[0][4] == "66.7 (3 pairs)"
 
 
 def test_programs_by_layer():
     runs = [record("cifar10-mlp-neurocoder", seed) for seed in (0, 1)]
     (row,) = table(runs, "Programs that the images use").rows
-    assert row[3:] == ["5", Ours([30, 30], 0), Ours([4.5, 4.5], 1), "50.0%: 25% cat"]
+    assert row[3:] == ["output", 1000, "35 (30 to 40)", "5 (5 to 5)", "55.0 (50.0 to 60.0)", "30 (25 to 35)"]
+    (row,) = table(runs[:1], "Programs that the images use").rows
+    assert row[5:] == ["30", "5", "50.0", "25"]
 
 
-def test_curves_are_of_the_epochs_of_all_seeds():
-    runs = [record("cifar10-mlp-original", seed) for seed in (0, 1)] + [record("cifar100-lenet-neurocoder")]
+def test_curves_are_of_the_epochs_of_the_seeds_that_all_models_have():
+    runs = [record("cifar10-mlp-original", seed) for seed in (0, 1, 2)]
+    runs += [record("cifar10-mlp-neurocoder", seed) for seed in (1, 2)] + [record("cifar100-lenet-neurocoder")]
     axes = sections(runs)[0].plots[0].draw().axes
     assert [axis.get_title() for axis in axes] == ["CIFAR-10, MLP", "CIFAR-100, LeNet"]
-    line = axes[0].lines[0]
-    assert line.get_xdata().tolist() == [1, 2]
-    assert line.get_ydata().tolist() == [40, 40]
+    mean = axes[0].lines[2]  # after two seeds
+    assert mean.get_xdata().tolist() == [1, 2]
+    assert mean.get_ydata().tolist() == [41.5, 41.5]
+    assert axes[0].lines[3].get_ydata().tolist() == [51.5]  # test accuracy of the same seeds
+    low, high = axes[0].get_ylim()
+    assert low < 41
+    assert high > 54
+
+
+def test_colours_tell_neurocoders_from_the_others():
+    runs = [record(f"cifar10-mlp-{model}") for model in MODELS if f"cifar10-mlp-{model}" in variants()]
+    assert {MODELS[name].title for name in MODELS if not name.startswith("neurocoder")} == set(COLOURS)
+    assert not set(COLOURS.values()) & set(OURS)
+    (axis, *_) = sections(runs)[0].plots[0].draw().axes
+    assert {line.get_color() for line in axis.lines} == {*COLOURS.values(), OURS[0]}
+
+
+def test_four_panels_are_two_rows_of_two():
+    assert [columns_for(count) for count in range(1, 8)] == [1, 2, 3, 2, 3, 3, 3]
+
+
+def test_configurations_are_compared_by_their_settings():
+    runs = [record(f"cifar10-mlp-{m}", validation=True, epochs_mlp=8) for m in ("original", "neurocoder")]
+    runs += [record("cifar10-mlp-original", validation=True), record("cifar10-lenet-original", validation=True)]
+    curves, gains = Images().compared(runs)
+    assert [axis.get_title() for axis in curves.draw().axes] == [
+        *("CIFAR-10, MLP\nas the preset", "CIFAR-10, MLP\nepochs 8", "CIFAR-10, LeNet"),
+    ]
+    assert "Validation" in curves.caption
+    (axis,) = gains.draw().axes  # one model: configurations are rows
+    assert axis.get_title() == "Neurocoder as in the paper"
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["CIFAR-10, MLP, epochs 8"]
+    runs.append(record("cifar10-mlp-mixture", validation=True, epochs_mlp=8))
+    (axis,) = Images().compared(runs)[1].draw().axes
+    assert axis.get_title() == "CIFAR-10, MLP\nepochs 8"
+
+
+def test_settings_in_titles_are_wrapped():
+    config = {"epochs_mlp": 8, "augmentation_mlp": "flip", "decay_mlp": "none"}
+    runs = [record("cifar10-mlp-original", validation=True, **config), record("cifar10-mlp-original", validation=True)]
+    title = Images().compared(runs)[0].draw().axes[1].get_title()
+    assert title == "CIFAR-10, MLP\nepochs 8, augmentation flip, decay\nnone"
+
+
+def test_the_other_networks_settings_do_not_set_runs_apart():
+    usual = asdict(ImagesConfig())
+    runs = [record("cifar10-mlp-original", hidden=32), record("cifar10-mlp-neurocoder", 1, epochs_lenet=3)]
+    assert len(configurations(runs, usual, Images().effective)) == 1
+    runs.append(record("cifar10-mlp-neurocoder", hidden=32))
+    assert len(configurations(runs, usual, Images().effective)) == 2

@@ -26,8 +26,8 @@ import neurocoder as nc
 
 from ..context import Context
 from ..data.augmentation import Kind
-from ..results import Record
-from ..sections import Section
+from ..results import Record, plain
+from ..sections import Plot, Section
 from ..tasks import Batch, Task
 from ..training import evaluating, train
 from . import images_sections
@@ -162,6 +162,18 @@ class Images(TaskExperiment):
     def variants(self, config: ImagesConfig) -> list[str]:
         return variants()
 
+    def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
+        if variant not in variants():  # of an older version
+            return config
+        chosen = parse(variant)
+        model, others = MODELS[chosen.model], [network for network in NETWORKS if network != chosen.network]
+        idle = {f"{setting}_{network}" for setting in ("epochs", "augmentation", "decay") for network in others}
+        if chosen.network != "densenet":
+            idle |= {"depth", "checkpointing"}
+        if model.config or not model.targets[chosen.network] or "hidden" in model.changes:
+            idle.add("hidden")
+        return {name: value for name, value in config.items() if name not in idle}
+
     def build(self, config: ImagesConfig, variant: str, seed: int, device: torch.device) -> Task:
         chosen = parse(variant)
         data, validation = training_data(config, chosen, device)
@@ -240,6 +252,11 @@ class Images(TaskExperiment):
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return images_sections.sections(records, paper)
+
+    def compared(self, records: Sequence[Record]) -> list[Plot]:
+        known = self.presets.get(records[0].preset)
+        usual = records[0].config if known is None else plain(known)
+        return images_sections.compared(records, usual, self.effective)
 
 
 def training_data(config: ImagesConfig, variant: Variant, device: torch.device) -> tuple[Labelled, Labelled | None]:

@@ -89,6 +89,7 @@ class DenseNet(nn.Module):
         super().__init__()
         if type(depth) is not int or depth < 7 or (depth - 4) % 3:
             raise ValueError(f"depth must be 7, 10, 13, ..., got {depth!r}")
+        self.checkpointing = checkpointing
         self.first = nn.Conv2d(3, FIRST, 3, padding=1, bias=False)
         self.blocks, self.transitions = nn.ModuleList(), nn.ModuleList()
         channels = FIRST
@@ -111,6 +112,8 @@ class DenseNet(nn.Module):
         for index, block in enumerate(self.blocks):
             for layer in block:  # type: ignore[attr-defined]  # a ModuleList in a ModuleList
                 parts.append(layer(*parts))
+                if not self.checkpointing:  # as one tensor, so that the backward adds once a layer, not once a pair
+                    parts = [torch.cat(parts, 1)]
             if index < 2:
                 parts = [self.transitions[index](*parts)]
         return self.classifier(adaptive_avg_pool2d(self.norm(*parts), 1).flatten(1))
