@@ -11,8 +11,11 @@ run() { name=$1 variants=$2; shift 2; python3 -m neurocoder.lab run images --dev
 
 case $1 in
 augmentation) # before `best`: its crops have black borders, and cost the MLP more than they give (docs/images.md)
+    for epochs in 10 20; do
+        run augmentation-$epochs 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp flip --epochs-mlp $epochs --jobs 4 &
+    done
     for kind in none flip; do
-        run augmentation-$kind 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp $kind --jobs 8 &
+        run augmentation-$kind 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp $kind --jobs 4 &
     done
     ;;
 best) # test set; neurocoder-plain is LeNet's best direction on validation data after the paper's own
