@@ -10,13 +10,12 @@ run() { name=$1 variants=$2; shift 2; python3 -m neurocoder.lab run images --dev
 [ "$1" = alone ] || nvidia-cuda-mps-control -d 2>/dev/null || true
 
 case $1 in
-augmentation) # before `best`: its crops have black borders, and cost the MLP more than they give (docs/images.md)
-    for epochs in 10 20; do
-        run augmentation-$epochs 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp flip --epochs-mlp $epochs --jobs 4 &
+augmentation) # before `best`: are reflected crops the best for the MLP, and 30 epochs enough?
+    for epochs in 30 60; do
+        run reflect-$epochs 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --epochs-mlp $epochs --jobs 5 &
     done
-    for kind in none flip; do
-        run augmentation-$kind 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp $kind --jobs 4 &
-    done
+    run flip-10 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp flip --epochs-mlp 10 --jobs 3 &
+    run lenet-30 'cifar{10,100}-lenet-{original,neurocoder}' --preset best --validation --seeds 100-101 --jobs 3 &
     ;;
 best) # test set; neurocoder-plain is LeNet's best direction on validation data after the paper's own
     run test 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --seeds 0-4 --jobs 4 &

@@ -53,7 +53,7 @@ def test_presets():
         ({"batch": 2.5}, "batch must be a whole number >= 1, got 2.5"),
         ({"train_images": -1}, "train_images must be a whole number >= 1, got -1"),
         ({"train_images": 100, "batch": 101}, r"batch must be at most the training images \(100\), got 101"),
-        ({"augmentation_mlp": "mixup"}, "augmentation_mlp must be 'none' or 'flip' or 'crop', got 'mixup'"),
+        ({"augmentation_mlp": "mixup"}, "augmentation_mlp must be 'none' or 'flip' or 'reflect', got 'mixup'"),
         ({"decay_densenet": "step"}, "decay_densenet must be 'cosine' or 'none', got 'step'"),
         ({"source": "imagenet"}, "source must be 'cifar' or 'synthetic', got 'imagenet'"),
         ({"learning_rate": math.nan}, "learning_rate must be a finite number > 0, got nan"),
@@ -66,7 +66,7 @@ def test_bad_configurations_are_refused(changes, message):
 
 
 def test_each_network_has_its_own_schedule():
-    config = ImagesConfig(3, 2, 1, "none", "flip", "crop", "none", "cosine", "cosine", batch=32, source="synthetic")
+    config = ImagesConfig(3, 2, 1, "none", "flip", "reflect", "none", "cosine", "cosine", batch=32, source="synthetic")
     tasks = [Images().build(config, f"cifar10-{name}-original", 0, CPU) for name in ("mlp", "lenet")]
     assert [(task.steps, task.evaluate_every, task.stream.kind) for task in tasks] == [
         (93, 31, "none"),

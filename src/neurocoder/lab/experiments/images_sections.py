@@ -25,6 +25,7 @@ MAIN = (*PAPERS, "original-wide")
 KINDS = {
     "none": "images as they are",
     "flip": "images mirrored at random",
+    "reflect": "images cropped, reflected at the border, and mirrored at random",
     "crop": "images cropped, with black borders, and mirrored at random",
 }
 RATES = {"cosine": "cosine decay", "none": "no decay"}
