@@ -190,7 +190,7 @@ def test_the_plain_network_forgets_and_the_growing_layer_does_not(browser, file)
         shown = page.locator("#learn .net").nth(1).locator("tbody tr").last.locator("td").all_inner_texts()
         assert shown == [str(int(100 * value + 0.5)) for value in growing[-1]]
         assert f"{100 * np.mean(growing[-1]):.1f}%" in page.inner_text("#learn-end")
-        assert "94.7%" in page.inner_text("#learn"), "the experiment's figures are cited as text"
+        assert "96.6%" in page.inner_text("#learn"), "the experiment's figures are cited as text"
         assert "the growing layer odd" in page.inner_text("#learn-mine"), "of the 7 that the page starts with"
         page.click("#learn-play")
         page.wait_for_function("() => NC.app.views.learn.run().step > 0 && !NC.app.views.learn.run().done")
