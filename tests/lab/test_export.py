@@ -75,8 +75,9 @@ def test_a_damaged_record_leaves_the_earlier_table(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["runs.csv"]
 
 
-def test_every_committed_record_is_exported(tmp_path):
-    results = Path(__file__).parents[2] / "results"
+@pytest.mark.parametrize("folder", ["selection", pytest.param("", marks=pytest.mark.long)])
+def test_every_committed_record_is_exported(tmp_path, folder):
+    results = Path(__file__).parents[2] / "results" / folder
     assert main(["export", str(tmp_path / "runs.csv"), "--output", str(results)]) == 0
     with (tmp_path / "runs.csv").open(newline="") as file:
         assert sum(1 for _ in csv.DictReader(file)) == len(store.everything(results, pytest.fail)) > 800

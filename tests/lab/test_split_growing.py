@@ -20,7 +20,7 @@ MEMORY = nc.GrowingConfig(slots=8, residual=False, top_k=1)
 
 
 def test_a_growing_layer_writes_slots_and_learns_two_tasks(tmp_path):
-    words = ["run", "split", "--preset", "smoke", "--samples", "512", "--writes", "1"]
+    words = ["run", "split", "--preset", "smoke", "--samples", "512", "--writes", "1", "--slots", "100"]
     assert main([*words, "--variants", "mnist-domain-adagrad-growing", "--output", str(tmp_path)]) == 0
     found = json.loads(next(tmp_path.glob("split/smoke/*/seed*.json")).read_text())
     assert found["metrics"]["learned"] > 65
