@@ -90,10 +90,11 @@ def test_compile_with_inductor(rows):
     assert_same_gradients({n: p.grad for n, p in layer.named_parameters()}, expected)
 
 
-def test_export_with_a_dynamic_batch(build):
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_with_a_dynamic_batch(build, strict):
     layer, x = build().eval(), build.batch()
     batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(layer, (x,), dynamic_shapes=({0: batch},))
+    program = torch.export.export(layer, (x,), dynamic_shapes=({0: batch},), strict=strict)
     for size in (1, 5, 11):
         other = build.batch(size)
         torch.testing.assert_close(program.module()(other), layer(other))

@@ -91,8 +91,9 @@ def is_traced() -> bool:
 
 
 def is_exporting() -> bool:
-    """Whether `torch.export` records operations. To torch.compile before 2.13, everything is an export."""
-    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    """Whether `torch.export` records operations. `torch.compiler.is_exporting()`, which reads the same flag, is always
+    true to torch.compile before 2.13."""
+    return torch.compiler._is_exporting_flag
 
 
 def _is_transformed() -> bool:

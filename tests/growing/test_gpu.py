@@ -147,8 +147,11 @@ def test_only_a_backward_sorts(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")  # beyond the rank, inf times 0
-def test_an_infinite_input_has_infinite_outputs():
+@pytest.mark.parametrize("written", [1, None])
+def test_an_infinite_input_has_infinite_outputs(written):
     layer = built(control_dim=4, rank=3)  # 3 of 4 rows of a block
+    if written:
+        layer.memory.written.fill_(written)  # fewer than top_k: the others have no share
     with torch.no_grad():
         for bank in (layer.memory.U, layer.memory.V):
             bank.abs_()

@@ -241,6 +241,22 @@ def test_export_with_a_dynamic_batch(kind):
         torch.testing.assert_close(program.module()(x), layer(x))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_layer_in_training_takes_no_notes(strict):
+    layer = GrowingLinear(7, 3, growing=GrowingConfig(slots=6, writes=4))
+    shapes = ({0: torch.export.Dim("batch", min=1)},)
+    program = torch.export.export(layer, (torch.randn(5, 7),), dynamic_shapes=shapes, strict=strict)
+    assert not any(node.op == "call_function" and "argmin" in str(node.target) for node in program.graph.nodes)
+    x = torch.randn(2, 7)  # fewer than `writes`
+    torch.testing.assert_close(program.module()(x), layer(x))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_layer_on_the_meta_device_is_exported(strict):
+    layer, x = GrowingLinear(7, 3).to("meta").eval(), torch.randn(5, 7, device="meta")
+    assert torch.export.export(layer, (x,), strict=strict).module()(x).shape == (5, 3)
+
+
 def test_functional_call_grad_and_vmap():
     members, x = [filled("linear") for _ in range(3)], batch("linear")
     parameters, buffers = torch.func.stack_module_state(members)

@@ -1,5 +1,7 @@
 """Configurations of one preset side by side."""
 
+from dataclasses import replace
+
 from toy import Toy, record, write
 
 from neurocoder.lab import comparison, report
@@ -70,6 +72,25 @@ def test_models_that_differ_as_their_settings_say_are_not_told_apart_again():
     runs = [record(seed=seed, epochs=2 + seed, model={"out": {"slots": 4 + seed}}) for seed in range(2)]
     rows = comparison.configurations(runs, plain(Toy.presets["best"]))
     assert [comparison.label(settings) for settings, _ in rows] == ["epochs 2", "epochs 3"]
+
+
+def test_models_that_differ_are_told_apart_where_a_run_lacks_a_setting():
+    """A record of an earlier version, from before the setting was there."""
+    runs = [record(model={"out": {"slots": 30}}), record(model={"out": {"slots": 60}})]
+    runs[1] = replace(runs[1], config={name: value for name, value in runs[1].config.items() if name != "validation"})
+    rows = comparison.configurations(runs, plain(Toy.presets["best"]))
+    assert [comparison.label(settings) for settings, _ in rows] == ["slots 30", "slots 60"]
+
+
+def test_runs_of_one_command_stay_together(toy, tmp_path, monkeypatch):
+    """A setting without effect on the baseline would else set it apart from what is compared with it."""
+    effective = lambda self, config, variant: config if variant == "J5" else {}  # noqa: E731
+    monkeypatch.setattr(Toy, "effective", effective, raising=False)
+    write(tmp_path / "in", *(record(variant, epochs=2) for variant in ("linear", "J5")))
+    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
+    page = (tmp_path / "out" / "toy.md").read_text()
+    assert "## Preset best, epochs 2\n" in page
+    assert "configurations" not in page
 
 
 def test_settings_without_effect_on_a_variant_are_not_compared():

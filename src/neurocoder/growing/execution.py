@@ -57,7 +57,7 @@ def execute(x: Tensor, U: Tensor, V: Tensor, reading: Reading, base: Tensor | No
         base = base.reshape(*x.shape[:-1], V.shape[2])
     if has_kernel(U, len(U), U.shape[1], reading.slots.shape[1]) and len(x) and x.shape[1] == 1:
         is_cast = torch.is_autocast_enabled(x.device.type)
-        if is_cast or x.dtype == U.dtype:
+        if x.dtype == U.dtype or (is_cast and x.dtype != torch.float64):
             from .gpu import Execution
 
             dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype

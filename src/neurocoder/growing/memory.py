@@ -204,7 +204,7 @@ def set_row(tensor: Tensor, place: Tensor, allowed: Tensor, value: Tensor) -> No
 
 def _exact(device: torch.device) -> AbstractContextManager[Any]:
     """No autocast: rounded cosines, times the sharpness, would move the attention."""
-    # torch 2.11 cannot trace the question; what it compiles for has autocast.
-    if torch.compiler.is_compiling() or torch.amp.is_autocast_available(device.type):
+    # torch 2.11 cannot trace the second question; what it compiles for has autocast.
+    if device.type != "meta" and (torch.compiler.is_compiling() or torch.amp.is_autocast_available(device.type)):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

@@ -61,7 +61,7 @@ def by_input_kernel(
         for j in tl.range(0, K, loop_unroll_factor=4):
             slot, w = tl.load(slots + n * K + j), tl.load(share + n * K + j)
             program = tl.load(first + (slot * R + r[:, None]) * width_in + at[None, :], mask=inside, other=0.0)
-            products += (w * x)[None, :] * program.to(tl.float32)
+            products += tl.where(w == 0.0, 0.0, w * x)[None, :] * program.to(tl.float32)  # 0 times an infinite input
     c = tl.where(r < R, tl.sum(products, axis=1), 0.0)  # beyond the rank, zero times an infinite input
     tl.store(coefficients + n * R + r, c, mask=r < R)
     if WRITE:
@@ -72,7 +72,7 @@ def by_input_kernel(
             for j in tl.range(0, K, loop_unroll_factor=4):
                 slot, w = tl.load(slots + n * K + j), tl.load(share + n * K + j)
                 program = tl.load(second + (slot * R + r[:, None]) * width_out + at[None, :], mask=inside, other=0.0)
-                components += (w * c)[:, None] * program.to(tl.float32)
+                components += tl.where(w == 0.0, 0.0, w * c)[:, None] * program.to(tl.float32)
             total = tl.sum(components, axis=0)
             if BASE:
                 total += tl.load(base + n * width_out + at, mask=at < width_out, other=0.0).to(tl.float32)

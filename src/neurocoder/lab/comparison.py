@@ -65,7 +65,7 @@ def configurations(records: Sequence[Record], preset: Mapping[str, Any], effecti
     found: dict[str, tuple[Settings, list[Record]]] = {}
     alike: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        alike[record.variant, repr(effective(record.config, record.variant))].append(record)
+        alike[record.variant, repr(changed(effective(record.config, record.variant), preset))].append(record)
     for (variant, _), runs in alike.items():
         for run, model in zip(runs, models(runs), strict=True):
             settings = changed(effective(run.config, variant), preset) | model
@@ -89,7 +89,7 @@ def label(settings: Mapping[str, Any]) -> str:
 
 def section(rows: Rows, preset: Mapping[str, Any], variants: Sequence[str], metric: str) -> Section:
     """Mean and standard deviation of a metric, with its unit chosen so that small numbers can be read."""
-    first = rows[0][0].items()
+    first = rows[0][0].items() if len(rows) > 1 else ()
     shared = {name: value for name, value in first if all(settings.get(name) == value for settings, _ in rows)}
     own = [({name: value for name, value in settings.items() if name not in shared}, runs) for settings, runs in rows]
     names = {name for settings, _ in own for name in settings}

@@ -108,7 +108,8 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
     reference, experiment, preset, records = group
     known = experiment.presets.get(preset)
     usual = records[0].config if known is None else plain(known)
-    rows = configurations(records, usual, experiment.effective)
+    same = all(record.config == records[0].config for record in records)  # one command made them, so they stay together
+    rows = configurations(records, usual) if same else configurations(records, usual, experiment.effective)
 
     def chapter(name: str, own: Sequence[Record], sections: Sequence[Section]) -> Chapter:
         stem = slug(experiment.name, name)

@@ -11,8 +11,8 @@ Preset `best` is the same for all networks: crops, mirroring and cosine decay.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic
@@ -124,17 +124,6 @@ def uncompiled(config: ImagesConfig) -> AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager") if config.compile else nullcontext()
 
 
-@contextmanager
-def fastest_convolutions() -> Iterator[None]:
-    """cuDNN times its algorithms for each shape and keeps the fastest: shapes do not change in training."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
 class Images(TaskExperiment):
     """Classifying small colour images."""
 
@@ -236,8 +225,7 @@ class Images(TaskExperiment):
         """Train, then evaluate once on the test set, or on the held-out images with `validation`."""
         config, variant = context.config, parse(context.variant)
         tasks = [self.build(config, context.variant, seed, context.device) for seed in context.seeds]
-        with fastest_convolutions():
-            train(context, tasks)
+        train(context, tasks)
         if not context.fabric.is_global_zero:
             return
         if config.validation:

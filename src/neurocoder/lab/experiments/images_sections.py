@@ -60,8 +60,9 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 def compared(records: Sequence[Record], usual: Mapping[str, Any], effective: Effective) -> list[Plot]:
     """Curves and differences of several configurations; settings are named where a network has more than one."""
     rows = [(settings, cases(own)) for settings, own in configurations(records, usual, effective)]
+    held_out = {record.config["validation"] for record in records}
+    validation = held_out == {True}
     shared = set.intersection(*({(name, repr(value)) for name, value in settings.items()} for settings, _ in rows))
-    validation = all(record.config["validation"] for record in records)
     curves: dict[str, dict[str, figures.Curve]] = {}
     found: dict[str, dict[str, list[float]]] = {}
     for case in cases(records):
@@ -79,7 +80,8 @@ def compared(records: Sequence[Record], usual: Mapping[str, Any], effective: Eff
     if len(names) == 1:  # one model: a row for each panel, instead of a panel with one row
         (name,) = names
         found = {name: {title.replace("\n", ", ", 1).replace("\n", " "): own[name] for title, own in found.items()}}
-    return [plot for plot in (curves_plot(curves, validation), differences_plot(found)) if plot]
+    drawn = [curves_plot(curves, validation, len(held_out) > 1)] if curves else []  # unknown variants have no panel
+    return [*drawn, *filter(None, [differences_plot(found)])]
 
 
 def cases(records: Sequence[Record]) -> Cases:
@@ -144,8 +146,8 @@ def curve(runs: Sequence[Record], validation: bool) -> figures.Curve:
     return figures.Curve(seeds, None if validation else fmean(values(runs, "accuracy").values()))
 
 
-def curves_plot(shown: Mapping[str, Mapping[str, figures.Curve]], validation: bool) -> Plot:
-    """Learning curves."""
+def curves_plot(shown: Mapping[str, Mapping[str, figures.Curve]], validation: bool, mixed: bool = False) -> Plot:
+    """Learning curves; `mixed` if only some runs are validation runs."""
     measure = "validation accuracy" if validation else "train accuracy"
     caption = (
         f"{measure.capitalize()} after each epoch: mean over the seeds that all models of a panel have, and each of "
@@ -153,6 +155,8 @@ def curves_plot(shown: Mapping[str, Mapping[str, figures.Curve]], validation: bo
     )
     if not validation:
         caption += " Diamonds: test accuracy; the test set is read once, after the last epoch."
+    if mixed:
+        caption += " Diamonds of validation runs: accuracy on the held-out images."
     return Plot("curves", caption, partial(figures.learning_curves, shown, measure))
 
 

@@ -139,9 +139,11 @@ def erased(model: Growing, tasks: Sequence[cl.Task]) -> dict[str, list[float]]:
         smaller = copy.deepcopy(model)
         for layer in smaller.heads:
             assert isinstance(layer, nc.GrowingLinear)
-            visits = layer.memory.visits[: int(layer.memory.written)].sort(descending=True).values
+            visits = layer.memory.visits[: int(layer.memory.written)]
+            visits += 1e-6 * torch.arange(len(visits), 0, -1, device=visits.device)  # of equal ones the first stay
             stay = math.ceil(share * len(visits))
-            nc.shrink(layer, below=visits[stay - 1].item() if stay else 0.0, merge=name == "merged")
+            below = visits.topk(stay).values[-1].item() if stay else 0.0
+            nc.shrink(layer, below=below, merge=name == "merged")
         found[name].append(round(fmean(cl.accuracy(smaller, task) for task in tasks), 4))
     return found
 

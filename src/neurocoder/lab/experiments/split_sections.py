@@ -210,7 +210,8 @@ def memory_plots(records: Sequence[Record]) -> list[Plot]:
         if grows(variant.model) and record.model:
             rank = next(iter(record.model.values()))["rank"]
             panel = sizes.setdefault(f"{TITLES[variant.dataset]}, {variant.scenario}", {})
-            panel.setdefault((rank, record.parameters["total"]), {}).setdefault(repr(record.config), []).append(record)
+            way = f"{variant.method} {record.config}"
+            panel.setdefault((rank, record.parameters["total"]), {}).setdefault(way, []).append(record)
     panels: dict[str, Any] = {
         title: [
             (*size, *max((mean(runs, "average_accuracy"), mean(runs, "nearest_key")) for runs in found.values()))
