@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -63,12 +63,13 @@ def flattened(settings: Mapping[str, Any], named: bool) -> Settings:
 def configurations(records: Sequence[Record], preset: Mapping[str, Any], effective: Effective = _all) -> Rows:
     """The records by configuration, the preset's own first; `effective` as in `Experiment`."""
     found: dict[str, tuple[Settings, list[Record]]] = {}
-    alike: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    alike: dict[tuple[str, str], tuple[Settings, list[Record]]] = {}
     for record in records:
-        alike[record.variant, repr(changed(effective(record.config, record.variant), preset))].append(record)
-    for (variant, _), runs in alike.items():
+        differing = changed(effective(record.config, record.variant), preset)
+        alike.setdefault((record.variant, repr(differing)), (differing, []))[1].append(record)
+    for differing, runs in alike.values():
         for run, model in zip(runs, models(runs), strict=True):
-            settings = changed(effective(run.config, variant), preset) | model
+            settings = differing | model
             if run.precision != "32-true":
                 settings["precision"] = run.precision
             found.setdefault(repr(settings), (settings, []))[1].append(run)

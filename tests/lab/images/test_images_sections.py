@@ -7,8 +7,8 @@ import pytest
 from neurocoder.lab.comparison import configurations
 from neurocoder.lab.experiments.images import Images, ImagesConfig
 from neurocoder.lab.experiments.images_classes import CLASSES
-from neurocoder.lab.experiments.images_figure import COLOURS, OURS, columns_for
 from neurocoder.lab.experiments.images_variants import DATASETS, MODELS, variants
+from neurocoder.lab.plots.images import COLOURS, OURS, columns_for
 from neurocoder.lab.report import paper_numbers
 from neurocoder.lab.results import Record
 from neurocoder.lab.sections import Difference, Ours

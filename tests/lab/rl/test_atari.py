@@ -16,9 +16,9 @@ pytest.importorskip("gymnasium")
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS
 from neurocoder.lab.experiments.atari import Atari, load_agent
-from neurocoder.lab.experiments.atari_figure import band
 from neurocoder.lab.experiments.atari_sections import claim
 from neurocoder.lab.experiments.atari_variants import parse, variants
+from neurocoder.lab.plots.atari import band
 from neurocoder.lab.report import paper_numbers
 from neurocoder.lab.rl import Settings, human_normalised
 from neurocoder.lab.rl.play import Options, play

@@ -42,7 +42,7 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     curves = {game: {head: [_curve(r) for r in rs] for head, rs in heads.items()} for game, heads in by.items()}
 
     def draw() -> Any:
-        from .atari_figure import learning_curves  # matplotlib takes long to import
+        from ..plots.atari import learning_curves  # matplotlib takes long to import
 
         return learning_curves(curves, frames)
 

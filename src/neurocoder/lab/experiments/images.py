@@ -56,8 +56,7 @@ class ImagesConfig:
     epochs_lenet: int = 30
     epochs_densenet: int = 30
     augmentation_mlp: Kind = "reflect"
-    """Training images as they are; mirrored at random; also cropped at random,
-    reflected at the border."""
+    """Training images as they are; mirrored at random; also cropped at random, reflected at the border."""
     augmentation_lenet: Kind = "reflect"
     augmentation_densenet: Kind = "reflect"
     decay_mlp: Decay = "cosine"

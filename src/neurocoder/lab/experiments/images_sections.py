@@ -10,10 +10,10 @@ from textwrap import fill
 from typing import Any
 
 from ..comparison import Effective, configurations, label
+from ..plots import images as figures
 from ..results import Record
 from ..sections import Cell, Difference, Ours, Plot, Section, Table
 from ..statistics import by_seed, differences
-from . import images_figure as figures
 from .images_classes import TITLES
 from .images_variants import MODELS, NETWORKS, parse, variants
 from .images_where import Cases, agreement_table, class_tables, program_table

@@ -52,8 +52,8 @@ SIZES: dict[tuple[str, View], Size] = {
     ("growing-small", "pixels"): Size(980, 2, 256, 1, 0.5),
     ("growing-small", "features"): Size(980, 2, 256, 1, 0.6),
 }
-"""Chosen on validation data, by model and keys. On Split MNIST the small one has no more parameters than the paper's
-NSM, 2.3M, keys included."""
+"""By model and keys; chosen on validation data, but the small ones of pixels and features. On Split MNIST the small one
+has no more parameters than the paper's NSM, 2.3M, keys included."""
 
 
 class Growing(nn.Module):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from ..plots import style
+from . import style
 
 LOOKS = {"plain": style.PURPLE, "hyper": style.VERMILION, "neurocoder": style.BLUE}
 """Colour of each kind of heads."""

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..plots import style
 from ..statistics import summary
+from . import style
 
 COLOURS = {
     "original": style.BLACK,
