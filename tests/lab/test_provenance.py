@@ -51,7 +51,14 @@ def lab(checkout, output, *words, **variables):
 RUN = ("run", "lines:Lines", "--preset", "smoke", "--variants", "program", "--seeds", "0")
 
 
-@pytest.mark.parametrize(("edited", "given"), [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("edited", "given"),
+    [
+        pytest.param(False, True, marks=pytest.mark.long),
+        (True, False),
+        pytest.param(True, True, marks=pytest.mark.long),
+    ],
+)
 def test_a_run_from_edited_source_is_marked_in_record_report_and_export(checkout, tmp_path, edited, given):
     commit = git(checkout, "rev-parse", "HEAD").stdout.decode().strip()
     file = checkout / "src" / "neurocoder" / "losses.py"
