@@ -88,6 +88,37 @@ def test_values_and_gradients(case, residual):
     assert_close(found, literal(layer, x, upstream))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [2, 7, 16, 131, 4096, 4099])  # the last ones: one block of features and more
+def test_controls_are_centred(width, dtype):
+    x = (torch.randn(width, 5, device=DEVICE) + 3).to(dtype).T  # in another layout
+    z, length = gpu.centred(x)
+    exact = x.double() - x.double().mean(dim=-1, keepdim=True)
+    assert z.dtype == length.dtype == torch.float32
+    torch.testing.assert_close(z.double(), exact, rtol=0, atol=1e-5)
+    torch.testing.assert_close(length.double(), exact.norm(dim=-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # infinite minus infinite
+def test_controls_that_are_zero_or_not_finite():
+    x = torch.randn(4, 6, device=DEVICE)
+    x[0], x[1, 2], x[2, 3] = 1.5, float("inf"), float("nan")
+    z, length = gpu.centred(x)
+    assert z[0].count_nonzero() == length[0] == 0
+    assert length[1:].isnan().tolist() == [True, True, False]
+    assert [part.shape for part in gpu.centred(x[:0])] == [(0, 6), (0,)]
+
+
+def test_only_inputs_that_steer_themselves_are_centred(monkeypatch):
+    seen = launches(monkeypatch, "centred_kernel")
+    x = torch.randn(5, 7, device=DEVICE)
+    with nc.backend("triton"):
+        built()(x)
+        assert len(seen) == 1
+        built(control_dim=4)(x, torch.randn(5, 4, device=DEVICE))
+    assert len(seen) == 1
+
+
 def test_the_nearest_slots_are_the_torch_paths():
     layer = built(d_in=20, count=30, slots=41, top_k=5)
     x = torch.randn(50, 20, device=DEVICE)

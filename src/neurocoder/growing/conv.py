@@ -12,6 +12,7 @@ from ..conv import CodedConv
 from .config import GrowingConfig
 from .execution import blended
 from .layer import GrowingLayer
+from .notes import noted
 
 
 class _GrowingConv(CodedConv, GrowingLayer):
@@ -60,7 +61,8 @@ class _GrowingConv(CodedConv, GrowingLayer):
         reading, z, leading = self.read(x, self.resolve_control(control))
         self.record_programs(reading, leading)
         images, padding = self._pad(x if leading else x.unsqueeze(0))
-        y = self.noted(self._execute(images, padding, blended(self.memory.U, reading), reading), reading, z)
+        y = self._execute(images, padding, blended(self.memory.U, reading), reading)
+        y = noted(y, self.noting(reading, z))
         convolve = type(self).convolve
         if self.R is not None:
             y = y + convolve(images, self.R, self.bias, self.stride, padding, self.dilation)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, linear
 
 from ..backend import HAS_TRITON, chosen, is_traced
+from .notes import Note, noted
 
 if TYPE_CHECKING:
     from .memory import Reading
@@ -43,26 +45,37 @@ def has_kernel(tensor: Tensor, capacity: int, rank: int, top_k: int) -> bool:
     return is_small and tensor.dtype != torch.float64 and not (is_traced() or is_transformed() or tensor.is_meta)
 
 
-def execute(x: Tensor, U: Tensor, V: Tensor, reading: Reading, base: Tensor | None = None) -> Tensor:
-    """`y = sum_r ((w.U_r) x) (w.V_r) [+ base]` (N, T, d_out).
+def execute(
+    x: Tensor,
+    U: Tensor,
+    V: Tensor,
+    reading: Reading,
+    R: Tensor | None = None,
+    bias: Tensor | None = None,
+    noting: Callable[[], Note] | None = None,
+) -> Tensor:
+    """`y = sum_r ((w.U_r) x) (w.V_r) [+ R x] [+ bias]` (N, T, d_out).
 
     Args:
         x: (N, T, d_in); T inputs share the slots of one control.
         U: (P, r, d_in).
         V: (P, r, d_out).
         reading: which slots the N controls use.
-        base: what is added (..., d_out), a row for each input; of the output's dtype.
+        R: (d_out, d_in).
+        bias: (d_out,).
+        noting: makes what the backward notes; None: nothing.
     """
-    if base is not None:
-        base = base.reshape(*x.shape[:-1], V.shape[2])
     if has_kernel(U, len(U), U.shape[1], reading.slots.shape[1]) and len(x) and x.shape[1] == 1:
         is_cast = torch.is_autocast_enabled(x.device.type)
         if x.dtype == U.dtype or (is_cast and x.dtype != torch.float64):
             from .gpu import Execution
 
             dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype
-            row = None if base is None else base.squeeze(1)
-            y: Tensor = Execution.apply(x.squeeze(1), U, V, row, reading.slots, reading.share, dtype)
+            y: Tensor = Execution.apply(x.squeeze(1), U, V, R, bias, reading.slots, reading.share, dtype, noting)
             return y.unsqueeze(1)
     y = torch.matmul(torch.matmul(x, blended(U, reading).mT), blended(V, reading))
-    return y if base is None else y + base
+    if R is not None:
+        y = y + linear(x, R, bias)
+    elif bias is not None:
+        y = y + bias.to(y.dtype)
+    return noted(y, noting)

@@ -5,29 +5,46 @@
     grad V_ir = sum_n w_ni c_nr grad y_n      by slot: it loads the inputs that use it
 
 The backward computes grad c and grad x as the forward does c and y, with U and V exchanged, and grad U as grad V.
-Nothing depends on the order in which a GPU works: the same input gives the same bits.
+Nothing depends on the order in which a GPU works: the same input gives the same bits. In a CUDA graph, what the main
+stream does not wait for runs concurrently, on side streams.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..kernels.layer import refuse_second_derivatives
 from ..kernels.rounding import cdiv, power_of_two
-from ..kernels.side_stream import on_device_of
+from ..kernels.side_stream import SideStream, on_device_of
 from ..kernels.sizes import precision
+from ..tensors import cast
 from .config import GrowingConfig
 from .execution import SHORTEST
-from .triton_slots import by_input_kernel, by_slot_kernel, nearest_kernel
+from .notes import Note
+from .triton_slots import by_input_kernel, by_slot_kernel, centred_kernel, nearest_kernel
 
 FEATURES, TILE = 256, 16
 """Features that one program instance of `by_slot_kernel` takes, and inputs that it takes at a time, which is also what
 ranks are padded to: the least that tensor cores multiply."""
 WIDE = 2048
 """Features times rank that one program instance of `by_input_kernel` takes at a time."""
+ROW = 4096
+"""Features that one program instance of `centred_kernel` takes at a time."""
+
+
+def centred(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """`z_n = x_n - mean(x_n)` and `||z_n||` of inputs x (N, d): (N, d) and (N,), float32."""
+    rows, (count, width) = rows.contiguous(), rows.shape
+    z, length = torch.empty_like(rows, dtype=torch.float32), rows.new_empty(count, dtype=torch.float32)
+    if count:
+        with on_device_of(rows):
+            centred_kernel[count,](rows, z, length, width, BD=min(ROW, power_of_two(width)))
+    return z, length
 
 
 def nearest(product: Tensor, length: Tensor, written: Tensor, config: GrowingConfig) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,7 +143,11 @@ def by_slot(
 
 
 class Execution(torch.autograd.Function):
-    """`y_n = sum_r ((w.U_r) x_n) (w.V_r) [+ b_n]` for inputs x (N, d_in), N > 0, with slots and share (N, k)."""
+    """`y_n = sum_r ((w.U_r) x_n) (w.V_r) [+ R x_n] [+ bias]` for inputs x (N, d_in), N > 0, with slots and share
+    (N, k).
+
+    `noting` makes what the backward notes, as a part of the forward; None: nothing.
+    """
 
     @staticmethod
     def forward(
@@ -134,30 +155,59 @@ class Execution(torch.autograd.Function):
         x: Tensor,
         U: Tensor,
         V: Tensor,
-        base: Tensor | None,
+        R: Tensor | None,
+        bias: Tensor | None,
         slots: Tensor,
         share: Tensor,
         dtype: torch.dtype,
+        noting: Callable[[], Note] | None,
     ) -> Tensor:
         x, U, V, share = x.contiguous(), U.contiguous(), V.contiguous(), share.float().contiguous()
-        c, y = by_input(x, (U, V), slots, share, dtype, None if base is None else base.contiguous())
+        side, ctx.note = SideStream(x), None
+        if noting is not None:
+            with side:
+                ctx.note = noting()
+        base, rows, bias = None, None, cast(bias, dtype)
+        if R is not None:
+            rows, R = cast(x, dtype), cast(R, dtype)
+            base = linear(rows, R, bias)
+        c, y = by_input(x, (U, V), slots, share, dtype, base)
         assert y is not None
-        ctx.save_for_backward(x, U, V, slots, share, c)
+        if R is None and bias is not None:
+            y += bias
+        side.join()
+        ctx.save_for_backward(x, U, V, R, slots, share, c, rows if ctx.needs_input_grad[3] else None)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         refuse_second_derivatives()
-        x, U, V, slots, share, c = ctx.saved_tensors
-        wants_x, wants_U, wants_V, wants_base, *_ = ctx.needs_input_grad
-        grad_x = grad_U = grad_V = None
-        rows, exactness = grad.contiguous(), precision(grad.dtype)
-        if wants_U or wants_V:
-            pairs = paired(slots, share, len(U))
-        if wants_V:
-            grad_V = by_slot(rows, c, share, pairs, V, exactness)
-        if wants_x or wants_U:
-            grad_c, grad_x = by_input(rows, (V, U), slots, share, x.dtype if wants_x else None)
-            if wants_U:
-                grad_U = by_slot(x, grad_c, share, pairs, U, exactness)
-        return grad_x, grad_U, grad_V, grad if wants_base else None, None, None, None
+        x, U, V, R, slots, share, c, rows = ctx.saved_tensors
+        wants_x, wants_U, wants_V, wants_R, wants_bias, *_ = ctx.needs_input_grad
+        grad_x = grad_U = grad_V = grad_R = grad_bias = None
+        grad, exactness = grad.contiguous(), precision(grad.dtype)
+        side, plain = SideStream(grad), SideStream(grad, 1)
+        note, ctx.note = ctx.note, None
+        with torch.autocast(grad.device.type, enabled=False):
+            with side:
+                if wants_U or wants_V:
+                    pairs = paired(slots, share, len(U))
+                ready = side.mark()
+                if wants_V:
+                    grad_V = by_slot(grad, c, share, pairs, V, exactness)
+            with plain:
+                if wants_R:
+                    grad_R = grad.mT @ rows
+                if wants_bias:
+                    grad_bias = grad.sum(0)
+                if note is not None:
+                    note.take()
+            if wants_x or wants_U:
+                base = grad @ R if wants_x and R is not None else None
+                grad_c, grad_x = by_input(grad, (V, U), slots, share, x.dtype if wants_x else None, base)
+                if wants_U:
+                    side.await_mark(ready)
+                    grad_U = by_slot(x, grad_c, share, pairs, U, exactness)
+            side.join()
+            plain.join()
+        return grad_x, grad_U, grad_V, grad_R, grad_bias, None, None, None, None

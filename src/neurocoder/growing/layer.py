@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +16,9 @@ from ..backend import is_exporting
 from ..base import CodedLayer
 from ..precision import full_precision
 from .config import GrowingConfig
-from .execution import blended, is_transformed
+from .execution import blended, has_kernel, is_transformed
 from .memory import GrowingMemory, Reading
-from .notes import noted
+from .notes import Note, note_of
 from .resize import set_capacity
 
 
@@ -138,17 +139,22 @@ class GrowingLayer(CodedLayer):
     def read(self, x: Tensor, control: Tensor | None) -> tuple[Reading, Tensor, torch.Size]:
         """Which slots the inputs use, the controls z (N, d_z), and the leading dimensions."""
         rows, leading = self.rows(x, control)
-        z = rows.detach()
+        z, length = rows.detach(), None
         if control is None:
-            z = z - z.mean(dim=-1, keepdim=True)
-        return self.memory(z), z, leading
+            if has_kernel(z, self.memory.capacity, self.config.rank, self.config.top_k):
+                from .gpu import centred
 
-    def noted(self, y: Tensor, reading: Reading, z: Tensor) -> Tensor:
-        """y; in training its backward notes what `nc.grow` needs."""
+                z, length = centred(z)
+            else:
+                z = z - z.mean(dim=-1, keepdim=True)
+        return self.memory(z, length), z, leading
+
+    def noting(self, reading: Reading, z: Tensor) -> Callable[[], Note] | None:
+        """In training: makes what the backward of this call notes for `nc.grow`."""
         learns = self.memory.U.requires_grad or self.memory.V.requires_grad
         if not (self.training and learns and torch.is_grad_enabled()) or is_exporting():
-            return y
-        return y if is_transformed() or y.is_meta else noted(y, self.memory, reading, z)
+            return None
+        return None if is_transformed() or z.is_meta or len(z) == 0 else partial(note_of, self.memory, reading, z)
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> GrowingPrograms:
         """Which slots these inputs use; leading dimensions are the control's (or the input's)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Unpack
 
 from torch import Tensor
-from torch.nn.functional import linear
 
 from ..baselines.conditional import Options
 from ..coded_linear import CodedLinear
@@ -59,10 +58,9 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         """
         reading, z, leading = self.read(x, self.resolve_control(control))
         self.record_programs(reading, leading)
-        base = None if self.R is None else linear(x, self.R, self.bias)
-        y = execute(self.grouped(x, z, leading), self.memory.U, self.memory.V, reading, base)
-        y = self.noted(y, reading, z).reshape(*x.shape[:-1], self.out_features)
-        return y if self.R is not None or self.bias is None else y + self.bias.to(y.dtype)
+        banks, noting = (self.memory.U, self.memory.V), self.noting(reading, z)
+        y = execute(self.grouped(x, z, leading), *banks, reading, self.R, self.bias, noting)
+        return y.reshape(*x.shape[:-1], self.out_features)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""

@@ -104,18 +104,19 @@ class GrowingMemory(nn.Module):
         self.notes.clear()
 
     @torch.no_grad()
-    def forward(self, z: Tensor) -> Reading:
+    def forward(self, z: Tensor, length: Tensor | None = None) -> Reading:
         """`w = softmax_i(beta cos(k_i, z))` over the `top_k` nearest written slots; no gradient passes.
 
         Args:
             z: the controls (N, d_z), of any length; a zero control has cosine 0 to every key.
+            length: ||z|| (N,) if it is known, of z's dtype.
         """
         if z.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
             self.is_captured = True
         with _exact(z.device):
             dtype = torch.promote_types(z.dtype, self.visits.dtype)
             z = z.to(dtype)
-            length = z.norm(dim=-1)
+            length = z.norm(dim=-1) if length is None else length
             product = z @ self.keys.to(dtype).mT
             if has_kernel(product, self.capacity, self.config.rank, self.config.top_k):
                 from .gpu import nearest

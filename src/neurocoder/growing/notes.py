@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,7 +54,7 @@ def candidates(z: Tensor, length: Tensor, nearest: Tensor, count: int) -> tuple[
         nearest: cosine to the nearest key (N,).
         count: C, or fewer if N is smaller.
     """
-    similarity = nearest.masked_fill(~((length > 0) & length.isfinite()), _NONE)
+    similarity = torch.where((length > 0) & (length < math.inf), nearest, _NONE)
     order = _least(similarity, count)
     chosen = z[order] / length[order].clamp(min=torch.finfo(length.dtype).tiny).unsqueeze(-1)
     return similarity[order], chosen.nan_to_num(0.0, 0.0, 0.0)
@@ -69,36 +71,35 @@ def _least(values: Tensor, count: int) -> Tensor:
     return values.argmin(dim=0, keepdim=True) if count == 1 else values.sort(stable=True).indices[:count]
 
 
-class _Note(torch.autograd.Function):
-    """The identity; its backward takes notes, once per forward that is differentiated."""
+class Note(NamedTuple):
+    """What one forward saw: the visits and the least similar inputs that its backward notes."""
 
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, memory: GrowingMemory | None, notes: tuple[Tensor, ...], *seen: Tensor) -> Tensor:
-        ctx.memory, ctx.notes, ctx.seen = memory, notes, seen
-        return y.view_as(y)
+    memory: GrowingMemory | None
+    """None in compiled code, which cannot see whether gradients were dropped: there, notes end only with a step."""
+    kept: tuple[Tensor, Tensor, Tensor]
+    """The memory's notes: visits, similarity and keys."""
+    slots: Tensor
+    """(N, k)"""
+    share: Tensor
+    """w (N, k)"""
+    similarity: Tensor
+    """Of the candidates (C,)."""
+    keys: Tensor
+    """Of the candidates (C, d_z)."""
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        if ctx.seen is not None:
-            if ctx.memory is not None:
-                ctx.memory.notes.begin(ctx.memory.U)
-            visits, similarity, keys = ctx.notes
-            slots, share, new_similarity, new_keys = ctx.seen
-            visits.index_add_(0, slots.flatten(), share.flatten())
-            merged = torch.cat([similarity, new_similarity]), torch.cat([keys, new_keys])
-            for old, new in zip((similarity, keys), least(*merged, len(similarity)), strict=True):
-                old.copy_(new)
-            ctx.seen = None
-        return grad, *[None] * 6
+    def take(self) -> None:
+        """Add it to the memory's notes; called in a backward."""
+        if self.memory is not None:
+            self.memory.notes.begin(self.memory.U)
+        visits, similarity, keys = self.kept
+        visits.index_add_(0, self.slots.flatten(), self.share.flatten())
+        merged = torch.cat([similarity, self.similarity]), torch.cat([keys, self.keys])
+        for old, new in zip((similarity, keys), least(*merged, len(similarity)), strict=True):
+            old.copy_(new)
 
 
-def noted(y: Tensor, memory: GrowingMemory, reading: Reading, z: Tensor) -> Tensor:
-    """y, whose backward notes the visits and the least similar inputs of this call.
-
-    Compiled code cannot see whether gradients were dropped: there, notes end only with a step.
-    """
-    if len(z) == 0:
-        return y
+def note_of(memory: GrowingMemory, reading: Reading, z: Tensor) -> Note:
+    """What the call that read the controls z (N, d_z), N > 0, saw."""
     notes = memory.notes
     with torch.no_grad():
         wide = notes.visits.dtype
@@ -106,5 +107,26 @@ def noted(y: Tensor, memory: GrowingMemory, reading: Reading, z: Tensor) -> Tens
         found = candidates(z.detach().to(wide), length, nearest, len(notes.similarity))
     owner = None if torch.compiler.is_compiling() else memory
     kept = (notes.visits, notes.similarity, notes.keys)
-    result: Any = _Note.apply(y, owner, kept, reading.slots, reading.share.to(wide), *found)
+    return Note(owner, kept, reading.slots, reading.share.to(wide), *found)
+
+
+class _Noted(torch.autograd.Function):
+    """The identity; its backward takes a note, once per forward that is differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, *note: Any) -> Tensor:
+        ctx.note = note
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        if ctx.note is not None:
+            Note(*ctx.note).take()
+            ctx.note = None
+        return grad, *[None] * len(Note._fields)
+
+
+def noted(y: Tensor, noting: Callable[[], Note] | None) -> Tensor:
+    """y, whose backward takes this note; None: y."""
+    result: Any = y if noting is None else _Noted.apply(y, *noting())
     return result

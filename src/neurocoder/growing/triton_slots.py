@@ -1,4 +1,5 @@
-"""Triton kernels of the growing layers: the nearest slots, programs executed input by input, gradients slot by slot.
+"""Triton kernels of the growing layers: controls and their nearest slots, programs executed input by input, gradients
+slot by slot.
 
 Layouts: a bank (P, r, d); inputs or gradients (N, d); slots and their share (N, k). A pair n * k + j is input n and
 its j-th slot. `order` lists the pairs by slot: those of slot i are `order[starts[i] : starts[i + 1]]`.
@@ -11,6 +12,25 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def centred_kernel(rows, z, length, width, BD: tl.constexpr):
+    """For one input: `z_n = x_n - mean(x_n)` (N, d) and `||z_n||` (N,), BD features at a time."""
+    n, d = tl.program_id(0).to(tl.int64), tl.arange(0, BD)
+    sums = tl.zeros([BD], tl.float32)
+    for begin in tl.range(0, width, BD):
+        at = begin + d
+        sums += tl.load(rows + n * width + at, mask=at < width, other=0.0).to(tl.float32)
+    mean = tl.div_rn(tl.sum(sums, axis=0), width.to(tl.float32))
+    squares = tl.zeros([BD], tl.float32)
+    for begin in tl.range(0, width, BD):
+        at = begin + d
+        x = tl.load(rows + n * width + at, mask=at < width, other=0.0).to(tl.float32)
+        centred = tl.where(at < width, x - mean, 0.0)
+        squares += centred * centred
+        tl.store(z + n * width + at, centred, mask=at < width)
+    tl.store(length + n, tl.sqrt_rn(tl.sum(squares, axis=0)))
 
 
 @triton.jit
@@ -28,8 +48,7 @@ def nearest_kernel(
     left = tl.where(p < P, left, -3.0)
     found, best = tl.zeros([KK], tl.int64), tl.full([KK], -2.0, tl.float32)
     for index in tl.static_range(K):
-        place = tl.argmax(left, axis=0)
-        value = tl.max(left, axis=0)
+        value, place = tl.max(left, axis=0, return_indices=True)
         found, best = tl.where(j == index, place, found), tl.where(j == index, value, best)
         left = tl.where(p == place, -3.0, left)
     power = tl.where(best > -2.0, tl.exp(sharpness * (best - tl.max(best, axis=0))), 0.0)

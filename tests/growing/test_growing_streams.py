@@ -1,0 +1,70 @@
+"""The growing layers' branches of CUDA graphs, without a GPU: none disturbs another, and all are joined."""
+
+import pytest
+import torch
+from growing_helpers import fill, small
+
+import neurocoder as nc
+from neurocoder.growing import GrowingLinear, grow
+
+pytest.importorskip("triton")
+from neurocoder.kernels.side_stream import SideStream
+from races import Race, Watch
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are made up here")
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Layers as outside of a trace; new memory is spoilt, so that all that a kernel writes is seen to change."""
+    monkeypatch.setattr("neurocoder.growing.execution.is_traced", lambda: False)
+    torch.use_deterministic_algorithms(True)
+    with nc.backend("triton"):
+        yield Watch(monkeypatch)
+    torch.use_deterministic_algorithms(False)
+
+
+def built(d_in, d_out, **changes):
+    return fill(GrowingLinear(d_in, d_out, growing=small(max_slots=6, max_similarity=1.0, **changes)))
+
+
+def step(watch, *layers, wants_x=True):
+    """Forward and backward through all layers, the optimiser's step, and a look at every gradient."""
+    optimiser = torch.optim.SGD([p for layer in layers for p in layer.parameters() if p.requires_grad], 0.1)
+    grow(torch.nn.ModuleList(layers), optimiser)
+    x = torch.randn(5, layers[0].in_features, requires_grad=wants_x)
+    with watch:
+        y = x
+        for layer in layers:
+            y = layer(y).sin()
+        y.sum().backward()
+        optimiser.step()
+        for tensor in (x, *(parameter for layer in layers for parameter in layer.parameters())):
+            if tensor.grad is not None:
+                tensor.grad.add(1)
+    assert all(int(layer.memory.written) == 6 for layer in layers)
+
+
+@pytest.mark.filterwarnings("ignore:growing layer")
+@pytest.mark.parametrize("wants_x", [True, False])
+@pytest.mark.parametrize("residual", [True, False, "frozen"])
+def test_no_races(watch, residual, wants_x):
+    step(watch, built(7, 5, residual=residual), built(5, 6, residual=residual), wants_x=wants_x)
+
+
+@pytest.mark.filterwarnings("ignore:growing layer")
+def test_no_races_in_a_layer_that_is_used_twice(watch):
+    layer = built(7, 7)
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    grow(layer, optimiser)
+    with watch:
+        layer(layer(torch.randn(5, 7)).sin()).sum().backward()
+        optimiser.step()
+
+
+@pytest.mark.filterwarnings("ignore:growing layer")
+@pytest.mark.parametrize("method", ["join", "await_mark"])
+def test_a_missing_wait_is_found(monkeypatch, watch, method):
+    monkeypatch.setattr(SideStream, method, lambda *args: None)
+    with pytest.raises(Race):
+        step(watch, built(7, 5), built(5, 6))
