@@ -7,6 +7,7 @@ import torch
 from lines import Config, Lines, outcome, run
 from torch import nn
 
+from neurocoder.lab.capture import captured
 from neurocoder.lab.context import Context, Guard, TrainingError
 from neurocoder.lab.graphs import GraphStepper
 from neurocoder.lab.runs import Setup
@@ -76,6 +77,22 @@ def test_a_captured_graph_agrees_with_the_plain_loop_on_a_cpu(plain, stack):
     histories, models = trained(GraphStepper, stack, seeds=range(3) if stack else (0,), device="cuda", **settings)
     for index in range(len(models)):
         assert_close(histories[index], models[index], expected[index], members[index], CLOSE[GraphStepper])
+
+
+@gpu
+def test_a_capture_survives_garbage():
+    """The graph of an earlier run, unreachable but in a cycle, would end the capture when the collector frees it."""
+    x, side, holder = torch.zeros(3, device="cuda"), torch.cuda.Stream(), []
+    with captured(side) as earlier:
+        x.add_(1)
+    holder += [holder, earlier]
+    del holder, earlier
+    with captured(side) as graph:
+        for _ in range(2_000):  # what makes the collector run
+            x.add_(torch.ones_like(x))
+            _ = [[] for _ in range(100)]
+    graph.replay()
+    assert x.tolist() == [2_000.0] * 3
 
 
 @gpu

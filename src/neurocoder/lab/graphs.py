@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from lightning_fabric import Fabric
 
+from .capture import captured
 from .tasks import Task
 from .training import Learner, Stepper
 
@@ -54,7 +55,7 @@ class GraphStepper(Stepper):
             torch.cuda.current_stream().wait_stream(self._side)
         else:
             self.optimiser.zero_grad()  # so that gradients are allocated in the graph's own memory
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._side):
+            with captured(self._side) as graph:
                 super()._operations()
-            self._graph.replay()
+            self._graph = graph
+            graph.replay()

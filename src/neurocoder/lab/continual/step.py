@@ -10,6 +10,7 @@ from torch.optim import SGD, Adagrad
 
 import neurocoder as nc
 
+from ..capture import captured
 from .methods import Method
 from .pool import Pool
 
@@ -86,11 +87,11 @@ class Step:
             torch.cuda.current_stream().wait_stream(self._side)
         else:
             self._forget_gradients()  # so that the graph allocates them in its own memory
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._side):
+            with captured(self._side) as graph:
                 self._differentiate(size)
                 if self._whole:
                     self._update()
+            self._graph = graph
             self._gradients = [entry.grad for entry in self._parameters]
             self._replay()
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from ..capture import captured
+
 WARM_UP = 3
 """Calls before the capture, in which kernels are compiled. They do their work, as every call."""
 
@@ -34,7 +36,7 @@ class Captured:
                 self._operations()
             torch.cuda.current_stream().wait_stream(self._side)
         else:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._side):
+            with captured(self._side) as graph:
                 self._operations()
-            self._graph.replay()
+            self._graph = graph
+            graph.replay()
