@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, batch_norm
 from torch.utils.checkpoint import checkpoint
 
+from ...backend import HAS_TRITON, chosen, is_traced
+from ...growing.execution import is_transformed
+from ...part import has_global_hooks
+
 FIRST = 16
 """Channels of the first convolution."""
+EPS, MOMENTUM = 1e-5, 0.1
+"""Of the normalisations; torch's own."""
 
 
 class NormReLU(nn.BatchNorm2d):
@@ -60,6 +66,70 @@ class DenseLayer(nn.Module):
         """The same, keeping all that the backward needs."""
         return self.convolution(self.norm(*parts))
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether kernels compute the same: it trains, nothing is replaced, hooked or set otherwise."""
+        norm, convolution = self.norm, self.convolution
+        own = (type(norm), type(convolution), norm.eps, norm.momentum) == (NormReLU, nn.Conv2d, EPS, MOMENTUM)
+        sizes = convolution.in_channels % 4 == 0 and convolution.out_channels in (4, 8, 12)
+        return own and sizes and self.training and norm.training and not any(map(is_hooked, self.modules()))
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether something listens to its calls."""
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
+
+
+class Block(nn.ModuleList):
+    """Layers, each of which reads the outputs of all before it. In training on a GPU they run as Triton kernels."""
+
+    def __init__(self, channels: int, growth: int, layers: int, checkpointing: bool) -> None:
+        super().__init__(DenseLayer(channels + growth * i, growth, checkpointing) for i in range(layers))
+        self.checkpointing = checkpointing
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C + growth * layers, H, W)"""
+        if self.has_kernels(x):
+            return self.fused(x)
+        parts = [x]
+        for layer in self.layers:
+            parts.append(layer(*parts))
+            if not self.checkpointing:  # as one tensor, so that the backward adds once a layer, not once a pair
+                parts = [torch.cat(parts, 1)]
+        return torch.cat(parts, 1) if self.checkpointing else parts[0]
+
+    @property
+    def layers(self) -> list[DenseLayer]:
+        """In order."""
+        return cast(list[DenseLayer], list(self))
+
+    def has_kernels(self, x: Tensor) -> bool:
+        """Whether the kernels compute what the layers would."""
+        wanted = chosen() == "triton" or (chosen() == "auto" and x.is_cuda and HAS_TRITON)
+        if not wanted or x.is_meta or not torch.is_grad_enabled() or is_traced() or is_transformed():
+            return False
+        single = all(parameter.dtype == torch.float32 for parameter in self.parameters())
+        return single and not has_global_hooks() and all(layer.has_kernel for layer in self.layers)
+
+    def fused(self, x: Tensor) -> Tensor:
+        """The same by kernels."""
+        from .dense_block import DenseBlock
+
+        norms = [layer.norm for layer in self.layers]
+        parameters = [
+            p for layer in self.layers for p in (layer.norm.weight, layer.norm.bias, layer.convolution.weight)
+        ]
+        dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+        features, mean, variance = DenseBlock.apply(x, dtype, EPS, *parameters)
+        pixels = features[:, 0].numel()
+        with torch.no_grad():
+            for name, found in (("running_mean", mean), ("running_var", variance * (pixels / (pixels - 1)))):
+                running = [getattr(norm, name) for norm in norms]
+                torch._foreach_lerp_(running, [found[: len(old)] for old in running], MOMENTUM)
+            torch._foreach_add_([cast(Tensor, norm.num_batches_tracked) for norm in norms], 1)
+        return features
+
 
 class Transition(nn.Module):
     """Between blocks: a 1 x 1 convolution that keeps the number of channels, and half the resolution."""
@@ -69,9 +139,9 @@ class Transition(nn.Module):
         self.norm = NormReLU(channels)
         self.convolution = nn.Conv2d(channels, channels, 1, bias=False)
 
-    def forward(self, *parts: Tensor) -> Tensor:
-        """Parts (N, C_i, H, W) -> (N, sum C_i, H / 2, W / 2)"""
-        return avg_pool2d(self.convolution(self.norm(*parts)), 2)
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C, H / 2, W / 2)"""
+        return avg_pool2d(self.convolution(self.norm(x)), 2)
 
 
 class DenseNet(nn.Module):
@@ -89,14 +159,12 @@ class DenseNet(nn.Module):
         super().__init__()
         if type(depth) is not int or depth < 7 or (depth - 4) % 3:
             raise ValueError(f"depth must be 7, 10, 13, ..., got {depth!r}")
-        self.checkpointing = checkpointing
         self.first = nn.Conv2d(3, FIRST, 3, padding=1, bias=False)
         self.blocks, self.transitions = nn.ModuleList(), nn.ModuleList()
         channels = FIRST
         for block in range(3):
-            layers = [DenseLayer(channels + growth * i, growth, checkpointing) for i in range((depth - 4) // 3)]
-            self.blocks.append(nn.ModuleList(layers))
-            channels += growth * len(layers)
+            self.blocks.append(Block(channels, growth, (depth - 4) // 3, checkpointing))
+            channels += growth * ((depth - 4) // 3)
             if block < 2:
                 self.transitions.append(Transition(channels))
         self.norm = NormReLU(channels)
@@ -108,12 +176,9 @@ class DenseNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, 32, 32) -> (N, classes)"""
-        parts = [self.first(x)]
+        x = self.first(x)
         for index, block in enumerate(self.blocks):
-            for layer in block:  # type: ignore[attr-defined]  # a ModuleList in a ModuleList
-                parts.append(layer(*parts))
-                if not self.checkpointing:  # as one tensor, so that the backward adds once a layer, not once a pair
-                    parts = [torch.cat(parts, 1)]
+            x = block(x)
             if index < 2:
-                parts = [self.transitions[index](*parts)]
-        return self.classifier(adaptive_avg_pool2d(self.norm(*parts), 1).flatten(1))
+                x = self.transitions[index](x)
+        return self.classifier(adaptive_avg_pool2d(self.norm(x), 1).flatten(1))

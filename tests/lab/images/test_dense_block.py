@@ -1,0 +1,121 @@
+"""DenseNet's Triton kernels, through Triton's interpreter where there is no GPU, against torch's operations."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import neurocoder as nc
+from neurocoder.lab.networks.densenet import Block, DenseNet
+
+pytest.importorskip("triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def block(channels, growth, layers):
+    """With parameters and statistics that hide nothing."""
+    built = Block(channels, growth, layers, checkpointing=False)
+    for parameter in built.parameters():
+        nn.init.normal_(parameter, 0.1 if parameter.dim() == 1 else 0, 0.5)
+    return built.to(DEVICE)
+
+
+def results(model, x, upstream, backend):
+    """Output, gradients and buffers by name."""
+    x = x.detach().clone().requires_grad_()
+    with nc.backend(backend):
+        y = model(x)
+        y.backward(upstream)
+    grads = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {"y": y.detach(), "x": x.grad, **grads, **dict(model.named_buffers())}
+
+
+def assert_close(found, exact, tolerance):
+    for name, value in exact.items():
+        scale = value.double().abs().max().clamp_min(1e-2)
+        off = (found[name].double() - value).abs().max() / scale
+        assert off < tolerance, f"{name} is off by {off:.1e}"
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "channels", "growth", "layers"),
+    [
+        (2, (4, 4), 16, 4, 3),  # one tile of pixels, which it does not fill
+        (3, (8, 8), 20, 12, 3),  # several tiles, the last one not full; channels padded to 32
+        (1, (6, 10), 64, 12, 2),  # more than one tile of channels in the last layer; not square
+    ],
+)
+def test_kernels_compute_values_gradients_and_statistics(count, size, channels, growth, layers, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = block(channels, growth, layers)
+    x = 2 * torch.randn(count, channels, *size, device=DEVICE) + 1
+    upstream = torch.randn(count, channels + growth * layers, *size, device=DEVICE)
+    exact = results(copy.deepcopy(model).double(), x.double(), upstream.double(), "torch")
+    assert_close(results(model, x, upstream, "triton"), exact, 1e-5)
+
+
+def test_statistics_of_features_far_from_zero():
+    model = block(16, 4, 1)
+    x = 1_000 + torch.randn(4, 16, 8, 8, device=DEVICE)
+    with nc.backend("triton"):
+        model(x)
+    expected = 0.9 + 0.1 * x.double().var((0, 2, 3))
+    torch.testing.assert_close(model[0].norm.running_var.double(), expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_under_autocast_are_as_near_as_torch_is(dtype):
+    model = block(16, 12, 8)
+    x = torch.randn(16, 16, 16, 16, device=DEVICE)
+    upstream = torch.randn(16, 16 + 12 * 8, 16, 16, device=DEVICE)
+    exact = results(copy.deepcopy(model).double(), x.double(), upstream.double(), "torch")
+    off = {}
+    for backend in ("torch", "triton"):
+        with torch.autocast("cuda", dtype):
+            found = results(copy.deepcopy(model), x, upstream.to(dtype), backend)
+        assert backend == "torch" or found["y"].dtype == dtype
+        off[backend] = max(
+            ((found[name].double() - value).norm() / value.double().norm()).item()
+            for name, value in exact.items()
+            if "tracked" not in name
+        )
+    assert off["triton"] < 1.2 * off["torch"] < 0.2
+
+
+def used(model, x):
+    """Whether the first block ran as kernels."""
+    with nc.backend("triton"):
+        return model.blocks[0].has_kernels(x)
+
+
+def test_layers_that_a_user_changed_are_called():
+    def built():
+        return DenseNet(10, depth=7, growth=4).to(DEVICE)
+
+    x = torch.randn(2, 16, 8, 8, device=DEVICE)
+    assert used(built(), x)
+    model = built()
+    model.blocks[0][0].convolution.register_forward_hook(lambda *_: None)
+    assert not used(model, x)
+    model = built()
+    nc.recode(model, ["blocks.0.0.convolution"], nc.ProgramConfig())
+    assert not used(model, x)
+    model = built()
+    model.blocks[0][0].norm.eval()
+    assert not used(model, x)
+    assert not used(built().double(), x.double())
+    assert not used(built().eval(), x)
+    with torch.no_grad():
+        assert not used(built(), x)
+    assert built().blocks[0].has_kernels(x) == (DEVICE == "cuda")
+
+
+def test_second_derivatives_are_refused():
+    model = block(16, 4, 1)
+    with nc.backend("triton"):
+        loss = model(torch.randn(2, 16, 4, 4, device=DEVICE)).square().sum()
+        with pytest.raises(RuntimeError, match="cannot itself be differentiated"):
+            torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
