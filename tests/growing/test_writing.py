@@ -380,6 +380,7 @@ DDP = """
         grow(model, pairs[1][1])
         model(x).square().mean().backward()
         pairs[1][1].step()
+        dist.barrier()  # neither leaves while the other still talks to it
         dist.destroy_process_group()
 
     if __name__ == "__main__":
