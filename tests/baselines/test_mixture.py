@@ -40,7 +40,7 @@ def reference(layer, x, control):
     importance, load, outputs = [0.0] * experts, [0.0] * experts, []
     for n in range(len(x)):
         z = x[n] if control is None else control[n]
-        clean, scale = layer.gating_weight @ z, softplus(layer.noise_weight @ z)
+        clean, scale = layer.gating_weight @ z, softplus(layer.noise_weight @ z) + 0.01
         noisy = clean + noise[n] * scale
         chosen = sorted(range(experts), key=lambda i: -noisy[i].item())[:active]
         total = sum(noisy[i].exp() for i in chosen)
@@ -130,7 +130,7 @@ def test_the_loss_is_that_of_the_last_forward():
     layer(x)
     loss = layer.auxiliary_loss()
     torch.manual_seed(1)
-    clean, scale = linear(x, layer.gating_weight), softplus(linear(x, layer.noise_weight))
+    clean, scale = linear(x, layer.gating_weight), softplus(linear(x, layer.noise_weight)) + 0.01
     noisy = clean + scale * torch.randn(50, 5)
     importance, load = top_k_gates(noisy, 2).sum(0), smooth_load(clean, noisy, scale, 2).sum(0)
     torch.testing.assert_close(loss, 0.1 * (squared_variation(importance) + squared_variation(load)))

@@ -14,6 +14,11 @@ from .blend import BlendedLinear
 from .conditional import Options
 
 
+LEAST_NOISE = 1e-2
+"""Added to the scale of the noise, as in the authors' code. Without it the scale falls towards 0 in training and the
+gradient of the load loss, which is divided by it, grows without bound: LeNet on CIFAR-10 fell from 82% to 10%."""
+
+
 def top_k_gates(logits: Tensor, active: int) -> Tensor:
     """`G = softmax(keep_top_k(H))`: H (N, E) -> (N, E), zero for all but k experts; the first wins a tie."""
     ranked, order = logits.sort(dim=-1, descending=True, stable=True)
@@ -27,7 +32,7 @@ def smooth_load(clean: Tensor, noisy: Tensor, noise_scale: Tensor, active: int) 
     Args:
         clean: x W_g (N, E).
         noisy: H = x W_g + noise (N, E).
-        noise_scale: softplus(x W_noise) (N, E).
+        noise_scale: softplus(x W_noise) + LEAST_NOISE (N, E).
         active: k.
 
     Returns:
@@ -38,7 +43,7 @@ def smooth_load(clean: Tensor, noisy: Tensor, noise_scale: Tensor, active: int) 
     last_in, first_out = noisy.topk(active + 1, dim=-1).values[..., -2:].split(1, dim=-1)
     # The k-th largest of the other experts: one rank lower for an expert that is itself among the top k.
     bar = torch.where(noisy > first_out, first_out, last_in)
-    return torch.special.ndtr((clean - bar) / noise_scale.clamp_min(1e-6))
+    return torch.special.ndtr((clean - bar) / noise_scale)
 
 
 def squared_variation(amounts: Tensor) -> Tensor:
@@ -103,7 +108,7 @@ class MixtureLinear(BlendedLinear):
         loss = None
         if self.training:
             clean = at_least_float32(linear(rows, self.gating_weight))
-            noise_scale = softplus(at_least_float32(linear(rows, self.noise_weight)))
+            noise_scale = softplus(at_least_float32(linear(rows, self.noise_weight))) + LEAST_NOISE
             noisy = clean + noise_scale * torch.randn_like(clean)
             gates = top_k_gates(noisy, self.config.active)
             load = smooth_load(clean, noisy, noise_scale, self.config.active)
