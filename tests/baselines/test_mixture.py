@@ -13,6 +13,7 @@ from torch.nn.functional import linear, softplus
 from torch.utils.checkpoint import checkpoint
 
 import neurocoder as nc
+from neurocoder.baselines import mixture as module
 from neurocoder.baselines.mixture import smooth_load, squared_variation, top_k_gates
 
 
@@ -177,14 +178,14 @@ def test_balance_loss_spreads_the_load():
     assert losses[-1] < 0.2
 
 
-def test_vanishing_noise_leaves_finite_gradients():
+def test_vanishing_noise_leaves_bounded_gradients():
     layer, x = mixture(), torch.rand(9, 6)
     with torch.no_grad():
         layer.noise_weight.fill_(-1000.0)
-    y = layer(x)
-    torch.testing.assert_close(y, copy.deepcopy(layer).eval()(x))
-    assert all(grad.isfinite().all() for grad in loss_gradients(layer, y).values())
-    assert layer.auxiliary_loss().isfinite()
+        layer.gating_weight.mul_(1e-3)  # logits so near each other that only the least noise decides
+    layer(x)
+    layer.auxiliary_loss().backward()
+    assert 0 < layer.gating_weight.grad.norm() < 100
 
 
 @pytest.mark.parametrize(("experts", "active"), [(1, 1), (4, 1), (4, 4)])
@@ -194,7 +195,8 @@ def test_no_parameter_goes_unused_at_the_limits(experts, active):
     assert [name for name, p in layer.named_parameters() if p.grad is None] == []
 
 
-def test_ensemble_by_vmap_in_training():
+def test_ensemble_by_vmap_in_training(monkeypatch):
+    monkeypatch.setattr(module, "LEAST_NOISE", 1e-9)
     members, x = [mixture() for _ in range(3)], torch.rand(9, 6)
     with torch.no_grad():
         for member in members:

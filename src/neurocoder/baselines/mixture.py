@@ -13,7 +13,6 @@ from ..config import MixtureConfig
 from .blend import BlendedLinear
 from .conditional import Options
 
-
 LEAST_NOISE = 1e-2
 """Added to the scale of the noise, as in the authors' code. Without it the scale falls towards 0 in training and the
 gradient of the load loss, which is divided by it, grows without bound: LeNet on CIFAR-10 fell from 82% to 10%."""
