@@ -152,7 +152,8 @@ def test_the_protocol_is_in_words():
         "cropped, reflected at the border, and mirrored at random, cosine decay."
     )
     assert (
-        "MLP and LeNet: 30 epochs" in sections([replace(run, config=asdict(ImagesConfig())) for run in runs])[0].text[0]
+        "MLP and LeNet: 30 epochs"
+        in sections([replace(run, config=asdict(ImagesConfig(epochs_mlp=30))) for run in runs])[0].text[0]
     )
     assert "Only 1,000 training images." in sections([record("cifar10-mlp-original", train_images=1000)])[0].text[0]
 

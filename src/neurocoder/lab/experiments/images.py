@@ -51,7 +51,7 @@ SAMPLE = 5_000
 class ImagesConfig:
     """How to train on the images."""
 
-    epochs_mlp: int = 30
+    epochs_mlp: int = 60
     """Passes over the training images."""
     epochs_lenet: int = 30
     epochs_densenet: int = 30
