@@ -21,9 +21,12 @@ speed) # one job at a time
     speed large --variants seaquest-plain,seaquest-neurocoder --steps 163840 --body large
     speed bf16 --variants seaquest-plain --steps 163840 --precision bf16-mixed
     ;;
-train) # two jobs fill the cores with emulators
+train) # two jobs fill the cores with emulators; the first half minute of a run makes its 256 environments
     nvidia-cuda-mps-control -d 2>/dev/null || true
-    run --preset best --seeds 0 --variants 'seaquest-*,mspacman-*' --steps 5000000 --jobs 2 --cores 16 \
-        --output "$output" --keep "$output/agents"
+    train() { run --preset best --jobs 2 --cores 16 --output "$output" --keep "$output/agents" "$@"; }
+    train --seeds 0 --variants 'seaquest-*,mspacman-*' --steps 5000000
+    train --seeds 1-2 --variants seaquest-plain,seaquest-neurocoder --steps 5000000
+    train --seeds 0 --variants frostbite-plain,frostbite-neurocoder --steps 5000000
+    train --seeds 0 --variants montezuma-plain,montezuma-neurocoder --steps 2000000
     ;;
 esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The runs of object recognition that remain, on one GPU with 16 cores, in this order:
-# `bash results/sweeps/images.sh augmentation|best|paper|search|densenet|alone OUTPUT`. The same command continues where it stopped.
+# `bash results/sweeps/images.sh best|paper|search|densenet|alone OUTPUT`. The same command continues where it stopped.
 # CIFAR is read from NEUROCODER_DATA. A process takes 15 s to start, so each line is one group of processes; a stage has 16 in all.
 set -u
 output=$2
@@ -10,26 +10,17 @@ run() { name=$1 variants=$2; shift 2; python3 -m neurocoder.lab run images --dev
 [ "$1" = alone ] || nvidia-cuda-mps-control -d 2>/dev/null || true
 
 case $1 in
-augmentation) # before `best`: are reflected crops the best for the MLP, and 30 epochs enough?
-    for epochs in 30 60; do
-        run reflect-$epochs 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --epochs-mlp $epochs --jobs 5 &
-    done
-    run flip-10 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --validation --seeds 100-101 --augmentation-mlp flip --epochs-mlp 10 --jobs 3 &
-    run lenet-30 'cifar{10,100}-lenet-{original,neurocoder}' --preset best --validation --seeds 100-101 --jobs 3 &
+best) # test set: what is not in `results` yet
+    run test 'cifar100-mlp-{neurocoder,original-wide}' --preset best --seeds 0-4 --jobs 3 &
+    run test 'cifar100-mlp-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 4 &
+    run test 'cifar{10,100}-lenet-original-wide' --preset best --seeds 0-4 --jobs 3 &
+    run test 'cifar{10,100}-lenet-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 6 &
     ;;
-best) # test set; neurocoder-plain is LeNet's best direction on validation data after the paper's own
-    run test 'cifar{10,100}-mlp-{original,original-wide,neurocoder}' --preset best --seeds 0-4 --jobs 4 &
-    run test 'cifar{10,100}-mlp-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 3 &
-    run test 'cifar{10,100}-lenet-{original,original-wide,neurocoder,neurocoder-plain}' --preset best --seeds 0-4 --jobs 6 &
-    run test 'cifar{10,100}-lenet-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 3 &
+paper) # validation: does LeNet gain if all dense layers are recoded, whose count is that of Table 6?
+    run dense 'cifar{10,100}-lenet-{original,neurocoder,neurocoder-dense}' --preset paper --validation --seeds 100-102 --jobs 9 &
     ;;
-paper) # test set
-    run test 'cifar{10,100}-mlp-{original,mixture,stored-program,neurocoder}' --preset paper --seeds 0-4 --jobs 8 &
-    run test 'cifar{10,100}-lenet-{original,mixture,stored-program,neurocoder}' --preset paper --seeds 0-4 --jobs 8 &
-    ;;
-search) # validation: what CIFAR-10 lacks, and CIFAR-100; in `results` are CIFAR-10's other directions, with the same seeds
-    run search 'cifar10-lenet-neurocoder-{steered,fast} cifar10-{mlp,lenet}-original-wide' --preset best --validation --seeds 100-101 --jobs 2 &
-    run search 'cifar100-mlp-{original,original-wide,neurocoder} cifar100-mlp-neurocoder-{middle,single,slots,sharp,plain,free,lstm32,fast,steered}' --preset best --validation --seeds 100-101 --jobs 6 &
+search) # validation; in `results` are CIFAR-10's directions, with black-bordered crops and the same seeds
+    run search 'cifar100-mlp-neurocoder-{middle,single,slots,sharp,plain,free,lstm32,steered}' --preset best --validation --seeds 100-101 --jobs 6 &
     run search 'cifar100-lenet-{original,original-wide,neurocoder} cifar100-lenet-neurocoder-{middle,conv,dense,single,slots,sharp,plain,free,lstm32,fast,steered}' --preset best --validation --seeds 100-101 --jobs 8 &
     ;;
 densenet) # test set, 30 epochs, two side by side

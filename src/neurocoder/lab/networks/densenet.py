@@ -109,6 +109,8 @@ class Block(nn.ModuleList):
         wanted = chosen() == "triton" or (chosen() == "auto" and x.is_cuda and HAS_TRITON)
         if not wanted or x.is_meta or not torch.is_grad_enabled() or is_traced() or is_transformed():
             return False
+        if x[:, 0].numel() < 2:  # torch refuses to normalise one value
+            return False
         single = all(parameter.dtype == torch.float32 for parameter in self.parameters())
         return single and not has_global_hooks() and all(layer.has_kernel for layer in self.layers)
 
