@@ -111,12 +111,13 @@ def test_a_growing_layer(run, tmp_path):
 
 def wrong_slot(layer):
     forward = layer.memory.forward
-    layer.memory.forward = lambda z: (found := forward(z))._replace(slots=(found.slots + 1) % layer.memory.capacity)
+    capacity = layer.memory.capacity
+    layer.memory.forward = lambda *z: (found := forward(*z))._replace(slots=(found.slots + 1) % capacity)
 
 
 def half_share(layer):
     forward = layer.memory.forward
-    layer.memory.forward = lambda z: (found := forward(z))._replace(share=found.share / 2)
+    layer.memory.forward = lambda *z: (found := forward(*z))._replace(share=found.share / 2)
 
 
 @pytest.mark.parametrize("spoil", [wrong_slot, half_share])
