@@ -7,6 +7,7 @@ made it: given back, it may be used again by what comes next there, which must h
 """
 
 import weakref
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import InterpretedFunction
 
+import neurocoder as nc
 from neurocoder.kernels import side_stream
 
 
@@ -36,6 +38,24 @@ class Stream:
 
     def wait_event(self, event):
         self.clock = {key: max(self.clock.get(key, 0), event.get(key, 0)) for key in self.clock | event}
+
+
+@contextmanager
+def watching(monkeypatch, is_traced):
+    """A watch over kernels in eager mode: `is_traced`, by its full name, is off. New memory is spoilt, so that all that
+    a kernel writes is seen to change."""
+    monkeypatch.setattr(is_traced, lambda: False)
+    torch.use_deterministic_algorithms(True)
+    with nc.backend("triton"):
+        yield Watch(monkeypatch)
+    torch.use_deterministic_algorithms(False)
+
+
+def look_at(tensors):
+    """Read every gradient, as what follows a backward does."""
+    for tensor in tensors:
+        if tensor.grad is not None:
+            tensor.grad.add(1)
 
 
 class Watch(TorchDispatchMode):

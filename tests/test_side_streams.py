@@ -12,27 +12,23 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are m
 
 @pytest.fixture
 def watch(monkeypatch):
-    """Layers as outside of a trace; new memory is spoilt, so that all that a kernel writes is seen to change."""
-    from races import Watch
+    from races import watching
 
-    monkeypatch.setattr("neurocoder.composition.is_traced", lambda: False)
-    torch.use_deterministic_algorithms(True)
-    with nc.backend("triton"):
-        yield Watch(monkeypatch)
-    torch.use_deterministic_algorithms(False)
+    with watching(monkeypatch, "neurocoder.composition.is_traced") as found:
+        yield found
 
 
 def forward_and_backward(watch, *layers, wants_x=True):
     """Through all layers, and a look at every gradient afterwards."""
+    from races import look_at
+
     x = torch.randn(5, layers[0].in_features, requires_grad=wants_x)
     with watch:
         y = x
         for layer in layers:
             y = layer(y).sin()
         y.sum().backward()
-        for tensor in (x, *(parameter for layer in layers for parameter in layer.parameters())):
-            if tensor.grad is not None:
-                tensor.grad.add(1)
+        look_at((x, *(parameter for layer in layers for parameter in layer.parameters())))
 
 
 @pytest.mark.parametrize("wants_x", [True, False])

@@ -96,9 +96,14 @@ def is_exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether `torch.func` or forward-mode differentiation is active; they support only torch operations."""
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+def prefers_triton(tensor: Tensor) -> bool:
+    """Whether Triton kernels, where there are any for an operation, serve a tensor like this."""
+    return chosen() == "triton" or (chosen() == "auto" and tensor.is_cuda and HAS_TRITON)
 
 
 class Choice(NamedTuple):
@@ -125,7 +130,7 @@ def choose(tensor: Tensor, x: Tensor, program: ProgramConfig) -> Choice:
         raise ValueError(f"backend 'triton' takes {_LIMITS}, got {program}")
     if name == "triton" and tensor.dtype == torch.float64:
         raise ValueError("backend 'triton' takes float32 and narrower types, got a layer in float64")
-    if tensor.is_meta or x.is_meta or _is_transformed():
+    if tensor.is_meta or x.is_meta or is_transformed():
         return TORCH
     dtype = _product_dtype(x, tensor)
     if dtype is None:
@@ -145,7 +150,7 @@ def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
         return False
     slots, width = MAX_ORTHOGONAL
     small = len(left) <= slots and max(left.shape[1], right.shape[1]) <= width
-    return small and left.dtype != torch.float64 and not _is_transformed() and (left.is_cuda or name == "triton")
+    return small and left.dtype != torch.float64 and not is_transformed() and (left.is_cuda or name == "triton")
 
 
 def _product_dtype(x: Tensor, parameter: Tensor) -> torch.dtype | None:

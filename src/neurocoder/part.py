@@ -24,8 +24,13 @@ class Part(nn.Module):
 
     def is_changed(self, kind: type[Part]) -> bool:
         """Whether a user changed this part; `kind` is its class in the library."""
-        hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-        return type(self) is not kind or self.overridden or bool(hooks)
+        return type(self) is not kind or self.overridden or is_hooked(self)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a hook is registered for this module."""
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
 
 
 def has_global_hooks() -> bool:

@@ -182,7 +182,7 @@ def test_vanishing_noise_leaves_bounded_gradients():
     layer, x = mixture(), torch.rand(9, 6)
     with torch.no_grad():
         layer.noise_weight.fill_(-1000.0)
-        layer.gating_weight.mul_(1e-5)  # logits so near each other that only the least noise decides
+        layer.gating_weight.mul_(1e-5)  # logits so near each other that only NOISE_EPSILON decides
     layer(x)
     layer.auxiliary_loss().backward()
     assert 0 < layer.gating_weight.grad.norm() < 100
@@ -196,7 +196,7 @@ def test_no_parameter_goes_unused_at_the_limits(experts, active):
 
 
 def test_ensemble_by_vmap_in_training(monkeypatch):
-    monkeypatch.setattr(module, "LEAST_NOISE", 1e-9)
+    monkeypatch.setattr(module, "NOISE_EPSILON", 1e-9)
     members, x = [mixture() for _ in range(3)], torch.rand(9, 6)
     with torch.no_grad():
         for member in members:

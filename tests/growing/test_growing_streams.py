@@ -4,24 +4,19 @@ import pytest
 import torch
 from growing_helpers import fill, small
 
-import neurocoder as nc
 from neurocoder.growing import GrowingLinear, grow
 
 pytest.importorskip("triton")
 from neurocoder.kernels.side_stream import SideStream
-from races import Race, Watch
+from races import Race, look_at, watching
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are made up here")
 
 
 @pytest.fixture
 def watch(monkeypatch):
-    """Layers as outside of a trace; new memory is spoilt, so that all that a kernel writes is seen to change."""
-    monkeypatch.setattr("neurocoder.growing.execution.is_traced", lambda: False)
-    torch.use_deterministic_algorithms(True)
-    with nc.backend("triton"):
-        yield Watch(monkeypatch)
-    torch.use_deterministic_algorithms(False)
+    with watching(monkeypatch, "neurocoder.growing.execution.is_traced") as found:
+        yield found
 
 
 def built(d_in, d_out, **changes):
@@ -39,9 +34,7 @@ def step(watch, *layers, wants_x=True):
             y = layer(y).sin()
         y.sum().backward()
         optimiser.step()
-        for tensor in (x, *(parameter for layer in layers for parameter in layer.parameters())):
-            if tensor.grad is not None:
-                tensor.grad.add(1)
+        look_at((x, *(parameter for layer in layers for parameter in layer.parameters())))
     assert all(int(layer.memory.written) == 6 for layer in layers)
 
 

@@ -13,9 +13,9 @@ from ..config import MixtureConfig
 from .blend import BlendedLinear
 from .conditional import Options
 
-LEAST_NOISE = 1e-2
-"""Added to the scale of the noise, as in the authors' code. Without it the scale falls towards 0 in training and the
-gradient of the load loss, which is divided by it, grows without bound: LeNet on CIFAR-10 fell from 82% to 10%."""
+NOISE_EPSILON = 1e-2
+"""Added to the scale of the noise, as in the authors' code. Without it the scale falls towards 0 in training, and the
+gradient of the load loss, which is divided by it, grows without bound: a LeNet on CIFAR-10 fell from 82% to 10%."""
 
 
 def top_k_gates(logits: Tensor, active: int) -> Tensor:
@@ -31,7 +31,7 @@ def smooth_load(clean: Tensor, noisy: Tensor, noise_scale: Tensor, active: int) 
     Args:
         clean: x W_g (N, E).
         noisy: H = x W_g + noise (N, E).
-        noise_scale: softplus(x W_noise) + LEAST_NOISE (N, E).
+        noise_scale: softplus(x W_noise) + NOISE_EPSILON (N, E).
         active: k.
 
     Returns:
@@ -107,7 +107,7 @@ class MixtureLinear(BlendedLinear):
         loss = None
         if self.training:
             clean = at_least_float32(linear(rows, self.gating_weight))
-            noise_scale = softplus(at_least_float32(linear(rows, self.noise_weight))) + LEAST_NOISE
+            noise_scale = softplus(at_least_float32(linear(rows, self.noise_weight))) + NOISE_EPSILON
             noisy = clean + noise_scale * torch.randn_like(clean)
             gates = top_k_gates(noisy, self.config.active)
             load = smooth_load(clean, noisy, noise_scale, self.config.active)

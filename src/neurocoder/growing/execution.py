@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, linear
 
-from ..backend import HAS_TRITON, chosen, is_traced
+from ..backend import is_traced, is_transformed, prefers_triton
 from .notes import Note, noted
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ SHORTEST = 1e-12
 """The least length that a control is divided by."""
 MAX_SLOTS, MAX_RANK, MAX_TOP_K = 8192, 16, 16
 """Limits of the kernels."""
-
-
-def is_transformed() -> bool:
-    """Whether `torch.func` or forward-mode differentiation is active; they take no notes and need plain operations."""
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def blended(bank: Tensor, reading: Reading) -> Tensor:
@@ -38,11 +33,9 @@ def blended(bank: Tensor, reading: Reading) -> Tensor:
 
 def has_kernel(tensor: Tensor, capacity: int, rank: int, top_k: int) -> bool:
     """Whether the Triton kernels serve a tensor like this: on a GPU, in eager mode, up to sizes that fit a block."""
-    name = chosen()
-    if not (name == "triton" or (name == "auto" and tensor.is_cuda and HAS_TRITON)):
-        return False
     is_small = capacity <= MAX_SLOTS and rank <= MAX_RANK and top_k <= MAX_TOP_K
-    return is_small and tensor.dtype != torch.float64 and not (is_traced() or is_transformed() or tensor.is_meta)
+    serves = is_small and tensor.dtype != torch.float64 and prefers_triton(tensor)
+    return serves and not (is_traced() or is_transformed() or tensor.is_meta)
 
 
 def execute(

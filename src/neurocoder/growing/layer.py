@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import initialisation
-from ..backend import is_exporting
+from ..backend import is_exporting, is_transformed
 from ..base import CodedLayer
 from ..precision import full_precision
 from .config import GrowingConfig
-from .execution import blended, has_kernel, is_transformed
+from .execution import blended, has_kernel
 from .memory import GrowingMemory, Reading
 from .notes import Note, note_of
 from .resize import set_capacity

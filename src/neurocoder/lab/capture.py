@@ -17,7 +17,6 @@ def captured(stream: torch.cuda.Stream) -> Iterator[torch.cuda.CUDAGraph]:
     an error.
     """
     graph, enabled = torch.cuda.CUDAGraph(), gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         with torch.cuda.graph(graph, stream=stream):

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, batch_norm
 from torch.utils.checkpoint import checkpoint
 
-from ...backend import HAS_TRITON, chosen, is_traced
-from ...growing.execution import is_transformed
-from ...part import has_global_hooks
+from ...backend import is_traced, is_transformed, prefers_triton
+from ...part import has_global_hooks, is_hooked
 
 FIRST = 16
 """Channels of the first convolution."""
@@ -75,12 +74,6 @@ class DenseLayer(nn.Module):
         return own and sizes and self.training and norm.training and not any(map(is_hooked, self.modules()))
 
 
-def is_hooked(module: nn.Module) -> bool:
-    """Whether something listens to its calls."""
-    forward = module._forward_hooks or module._forward_pre_hooks
-    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
-
-
 class Block(nn.ModuleList):
     """Layers, each of which reads the outputs of all before it. In training on a GPU they run as Triton kernels."""
 
@@ -106,8 +99,7 @@ class Block(nn.ModuleList):
 
     def has_kernels(self, x: Tensor) -> bool:
         """Whether the kernels compute what the layers would."""
-        wanted = chosen() == "triton" or (chosen() == "auto" and x.is_cuda and HAS_TRITON)
-        if not wanted or x.is_meta or not torch.is_grad_enabled() or is_traced() or is_transformed():
+        if not prefers_triton(x) or x.is_meta or not torch.is_grad_enabled() or is_traced() or is_transformed():
             return False
         if x[:, 0].numel() < 2:  # torch refuses to normalise one value
             return False
