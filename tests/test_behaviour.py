@@ -264,46 +264,6 @@ def test_pickle_free_repr_and_weight_stand_in():
         torch.nn.functional.linear(torch.randn(2, 7), layer.weight)
 
 
-DDP = """
-    import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-    import neurocoder as nc
-
-    def build(steps, residual):
-        torch.manual_seed(0)
-        plain = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(21, 8), nn.ReLU(), nn.Linear(8, 4))
-        sizes = dict(slots=6, key_dim=2, heads=2, least_used=3, hidden=4)
-        return nc.recode(plain, "*", nc.ProgramConfig(steps=steps, residual=residual, **sizes))
-
-    def work(rank, folder):
-        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-        x = torch.randn(8, 2, 9, generator=torch.Generator().manual_seed(1))
-        for case in ((1, True), (3, False), (3, "plain")):
-            alone, model = build(*case), DistributedDataParallel(build(*case))
-            for _ in range(2):  # a parameter left unused makes the second forward fail
-                model.zero_grad()
-                (model(x[rank::2]).square().mean() + nc.auxiliary_loss(model)).backward()
-            (alone(x).square().mean() + nc.auxiliary_loss(alone)).backward()
-            for (name, p), q in zip(alone.named_parameters(), model.module.parameters(), strict=True):
-                torch.testing.assert_close(q.grad, p.grad, msg=lambda m: f"{case} {name}: {m}")
-        dist.destroy_process_group()
-
-    if __name__ == "__main__":
-        mp.spawn(work, (sys.argv[1],), nprocs=2)
-        print("gradients agree")
-"""
-
-
-@pytest.mark.slow
-def test_ddp_over_two_processes(tmp_path):
-    script = tmp_path / "ddp.py"
-    script.write_text(textwrap.dedent(DDP))
-    result = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=180)
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert "gradients agree" in result.stdout
-
-
 MEMORY = """
     import torch, neurocoder as nc
 

@@ -1,10 +1,6 @@
 """Models under `fully_shard` (FSDP2): what two processes compute, save and load together."""
 
-import os
-import subprocess
-import sys
 import traceback
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +8,7 @@ from torch import nn
 
 import neurocoder as nc
 from conftest import randomised, small
+from ranks import run_both, take_part
 
 
 def plain():
@@ -127,10 +124,7 @@ CHECKS = [
 
 
 def work(rank, folder):
-    """What each of the processes does: all checks in order; what went wrong goes into a file each."""
-    from torch import distributed
-
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    """All checks in order; what went wrong goes into a file each."""
     for check in CHECKS:
         try:
             check(folder)
@@ -138,27 +132,15 @@ def work(rank, folder):
         except BaseException:
             complaint = traceback.format_exc()
         (folder / f"{check.__name__}-{rank}").write_text(complaint)
-        distributed.barrier()
-    distributed.destroy_process_group()
+        torch.distributed.barrier()
 
 
 @pytest.mark.slow
 def test_what_two_processes_do_together(tmp_path):
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    options = {"env": os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, "text": True}
-    processes = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)], stderr=subprocess.PIPE, **options)
-        for rank in range(2)
-    ]
-    try:
-        complaints = [process.communicate(timeout=90)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(complaints)
+    run_both(__file__, tmp_path)
     outcomes = [(tmp_path / f"{check.__name__}-{rank}").read_text() for check in CHECKS for rank in range(2)]
     assert not any(outcomes), "\n".join(outcomes)
 
 
 if __name__ == "__main__":
-    work(int(sys.argv[1]), Path(sys.argv[2]))
+    take_part(work)

@@ -2,9 +2,6 @@
 
 import copy
 import gc
-import subprocess
-import sys
-import textwrap
 import warnings
 import weakref
 
@@ -329,73 +326,6 @@ def test_second_task_leaves_the_first_within_a_bound():
     moved = (outputs[1] - outputs[0]).abs()  # 2 would be to forget everything
     assert moved.mean() < 0.05
     assert moved.max() < 0.3
-
-
-DDP = """
-    import sys, warnings, torch, torch.distributed as dist, torch.multiprocessing as mp
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-    from neurocoder.growing import GrowingConfig, GrowingLinear, grow
-
-    def build():
-        torch.manual_seed(0)
-        sizes = dict(slots=10, rank=2, top_k=3, max_similarity=0.9, sharpness=5.0, consolidation=3.0, max_slots=16)
-        return nn.Sequential(GrowingLinear(6, 5, growing=GrowingConfig(**sizes), dtype=torch.float64), nn.Tanh(),
-                             GrowingLinear(5, 3, growing=GrowingConfig(residual=False, writes=2, **sizes),
-                                           dtype=torch.float64))
-
-    def work(rank, folder):
-        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-        alone, model = build(), DistributedDataParallel(build())
-        pairs = [(net, torch.optim.Adam(net.parameters(), 0.05)) for net in (alone, model)]
-        growths = [grow(*pair) for pair in pairs]
-        generator = torch.Generator().manual_seed(1)
-        for index in range(4):
-            x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
-            halves = x.view(2, 2, 2, 6)  # two accumulated parts, each with a half for each rank
-            for (net, optimiser), parts in zip(pairs, (halves.flatten(1, 2), halves[:, rank])):
-                optimiser.zero_grad()
-                for part in parts:
-                    net(part).square().mean().backward()
-                optimiser.step()
-            for (name, a), b in zip(alone.state_dict().items(), model.module.state_dict().values()):
-                torch.testing.assert_close(a, b, msg=lambda m: f"step {index} {name}: {m}")
-        assert int(alone[2].memory.written) == 8, int(alone[2].memory.written)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for _ in range(2):
-                pairs[1][1].zero_grad()
-                model(3 * torch.randn(4, 6, generator=generator, dtype=torch.float64)).square().mean().backward()
-                pairs[1][1].step()
-        said = [str(one.message) for one in caught if "growing layer" in str(one.message)]
-        assert len(said) == 1 and "call make_room()" in said[0], said
-        assert growths[1].make_room() == ["module.2"]
-        try:
-            model(x)
-        except RuntimeError as error:
-            assert "wrap the inner model again" in str(error)
-        else:
-            raise AssertionError("a stale wrapper was called")
-        model = DistributedDataParallel(model.module)
-        grow(model, pairs[1][1])
-        model(x).square().mean().backward()
-        pairs[1][1].step()
-        dist.barrier()  # neither leaves while the other still talks to it
-        dist.destroy_process_group()
-
-    if __name__ == "__main__":
-        mp.spawn(work, (sys.argv[1],), nprocs=2)
-        print("two processes are one")
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_are_one(tmp_path):
-    script = tmp_path / "ddp.py"
-    script.write_text(textwrap.dedent(DDP))
-    result = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=240)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert "two processes are one" in result.stdout
 
 
 @pytest.mark.slow

@@ -283,8 +283,8 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
             signal = launch.here(todo, setup, fabric or setup.fabric(), shown)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if not first:
-        return 0
+    if not first:  # a thread of gloo that still holds a tensor aborts a Python that shuts down (pytorch/pytorch#190489)
+        os._exit(0)
     print(f"{shown.conclude()}; records in {units[0].folder(setup).parent}", flush=True)
     if signal:
         instead = " instead of --again" if setup.again else ""
