@@ -1,6 +1,8 @@
 """Loops: the graph's operations and stacked seeds agree with the plain loop, evaluations come when they are due."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -291,3 +293,19 @@ def test_the_place_of_torchs_generators_is_not_overwritten():
     context = Context(None, "linear", (0,), Setup(output=None).fabric())
     with pytest.raises(ValueError, match="save must not be given 'generators'"):
         context.save(generators=1)
+
+
+@pytest.mark.parametrize("kind", [Stepper, GraphStepper])
+def test_a_stepper_is_freed_at_once(kind):
+    """A graph's memory is freed with its stepper, before the next run needs it."""
+    fabric = Setup(output=None).fabric()
+    tasks = [Lines().build(Config(), "program", 0, fabric.device)]
+    stepper = kind(Single(tasks[0], fabric), tasks, fabric)
+    stepper.step()
+    alive = weakref.ref(stepper)
+    gc.disable()
+    try:
+        del stepper
+        assert alive() is None
+    finally:
+        gc.enable()

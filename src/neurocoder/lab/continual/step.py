@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad
 
 import neurocoder as nc
 
-from ..capture import captured
+from ..capture import Captured
 from .methods import Method
 from .pool import Pool
-
-WARM_UP = 3
-"""Ordinary steps before the capture, in which kernels are compiled and the optimiser creates its state."""
 
 
 def prepare(optimiser: torch.optim.Optimizer) -> bool:
@@ -59,10 +54,9 @@ class Step:
         self._order = torch.zeros(len(pool), dtype=torch.int64, device=device)
         self._position = torch.zeros((), dtype=torch.int64, device=device)
         self._offsets = torch.arange(batch, device=device)
-        self._side = torch.cuda.Stream(device) if capture and device.type == "cuda" else None
-        self._whole = self._side is not None and prepare(optimiser)
-        self._warm = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+        capture = capture and device.type == "cuda"
+        self._whole = capture and prepare(optimiser)
+        self._captured = Captured(device, capture)
         self._gradients: list[Tensor | None] = []
 
     def start(self, order: Tensor, position: int) -> None:
@@ -72,36 +66,23 @@ class Step:
 
     def take(self, size: int) -> None:
         """A step on the next `size` samples."""
-        if self._side is None or size < len(self._offsets):
+        if size < len(self._offsets):
             self._differentiate(size)
             self._update()
-        elif self._graph is not None:
-            self._replay()
-        elif self._warm < WARM_UP:
-            self._warm += 1
-            self._side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._side), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
-                self._differentiate(size)
-                self._update()
-            torch.cuda.current_stream().wait_stream(self._side)
-        else:
-            self._forget_gradients()  # so that the graph allocates them in its own memory
-            with captured(self._side) as graph:
-                self._differentiate(size)
-                if self._whole:
-                    self._update()
-            self._graph = graph
-            self._gradients = [entry.grad for entry in self._parameters]
-            self._replay()
-
-    def _replay(self) -> None:
-        assert self._graph is not None
-        self._graph.replay()
+            return
+        self._captured(self._full_batch, before=self._forget_gradients)
         if not self._whole:
             for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
                 parameter.grad = gradient  # an eager step in between has left its own
             self._update()
+
+    def _full_batch(self) -> None:
+        """What is captured: all of a step, or without the optimiser's if that has to stay outside."""
+        self._differentiate(len(self._offsets))
+        if self._whole:
+            self._update()
+        else:
+            self._gradients = [entry.grad for entry in self._parameters]
 
     def _forget_gradients(self) -> None:
         for parameter in self._parameters:

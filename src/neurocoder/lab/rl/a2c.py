@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..capture import Captured
 from .agent import Agent
-from .capture import Captured
 from .environments import for_training
 from .flat import Flat, rmsprop
 from .reports import STATISTICS, Reports
@@ -67,7 +67,7 @@ class A2C(Reports):
             for _ in range(settings.groups)
         ]
         device = self.flat.values.device
-        self._learn = [Captured(partial(self._update, rollout), device, capture) for rollout in self.rollouts]
+        self._captured = [Captured(device, capture) for _ in self.rollouts]
         self._episodes = []
 
     def train(self, after: Callable[[A2C], None]) -> None:
@@ -75,10 +75,10 @@ class A2C(Reports):
         for place, rollout in enumerate(self.rollouts):
             rollout.begin(part_seed(self.seed, self.part, place))
         while self.steps < self.settings.steps:
-            for rollout, learn in zip(self.rollouts, self._learn, strict=True):
+            for rollout, captured in zip(self.rollouts, self._captured, strict=True):
                 if rollout.receive():
                     self._rate.fill_(self.settings.rate_at(self.steps))
-                    learn()
+                    captured(partial(self._update, rollout))
                     rollout.turned()
                     self._updates += 1
                     self.steps += rollout.count * rollout.length

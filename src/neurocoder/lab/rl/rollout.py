@@ -10,8 +10,8 @@ from torch import Tensor
 
 import neurocoder as nc
 
+from ..capture import Captured
 from .agent import Agent, sample
-from .capture import Captured
 from .environments import Environments
 from .loss import Terms, actor_critic
 from .settings import Settings
@@ -66,7 +66,7 @@ class Rollout:
         ]
         self._ready = torch.cuda.Event() if self._gpu else None
         self._row, self._sent = 0, False
-        self._choose = Captured(self._choose_actions, device, capture)
+        self._captured = Captured(device, capture)
 
     def begin(self, seed: int) -> None:
         """Start new episodes."""
@@ -78,7 +78,7 @@ class Rollout:
 
     def act(self) -> None:
         """Choose actions for the current observations and send them."""
-        self._choose()
+        self._captured(self._choose_actions)
         if self._ready is not None:
             self._host[2].copy_(self._chosen, non_blocking=True)
             self._ready.record()
