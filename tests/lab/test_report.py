@@ -213,8 +213,11 @@ def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
     before = {name: path.read_bytes() for name, path in written.items() if name != "report.html"}
     report.main(options)
     assert before == {name: written[name].read_bytes() for name in before}
+    own = options.target / "images" / "own.png"
+    own.write_bytes(b"not the report's")
     report.main(replace(options, presets=("paper",)))
     assert "Preset best" not in written["toy.md"].read_text()
+    assert {path.name for path in own.parent.iterdir()} == {"toy-paper-curve.png", "own.png"}
 
 
 def test_an_own_experiment_is_run_by_the_name_it_was_given(tmp_path, monkeypatch, capsys):

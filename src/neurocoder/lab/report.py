@@ -163,12 +163,24 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
 
 
 def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> None:
-    """Figures, a Markdown page for each experiment, an index to these pages, and the HTML page."""
-    for chapter in chapters:
-        for picture in chapter.pictures.values():
-            write(target / "images" / f"{picture.stem}.png", picture.png)
+    """Figures, a Markdown page for each experiment, an index to these pages, and the HTML page.
+
+    Figures that only the earlier pages showed are removed.
+    """
+    figures = {
+        target / "images" / f"{picture.stem}.png": picture.png
+        for chapter in chapters
+        for picture in chapter.pictures.values()
+    }
+    for path, png in figures.items():
+        write(path, png)
     for name in {chapter.experiment for chapter in chapters}:
-        write(target / f"{name}.md", markdown.page([one for one in chapters if one.experiment == name]))
+        page = target / f"{name}.md"
+        earlier = markdown.figures(page.read_text()) if page.is_file() else []
+        write(page, markdown.page([one for one in chapters if one.experiment == name]))
+        for figure in earlier:
+            if target / figure not in figures:
+                (target / figure).unlink(missing_ok=True)
     pages = sorted([*target.glob("*.md"), *target.glob("*/README.md")])
     links = {page.relative_to(target): page.read_text().partition("\n")[0] for page in pages}
     links.pop(Path("README.md"), None)

@@ -93,6 +93,16 @@ def test_parameters_are_the_papers():
     assert round(counts["neurocoder"] / 1e6, 1) == 3.4
 
 
+@pytest.mark.parametrize("body", ["small", "large"])
+def test_features_start_about_as_large_as_the_pixels(body):
+    """Torch's own start makes them 10 to 30 times smaller, and gradients with them."""
+    torch.manual_seed(0)
+    agent = make_agent((4, 84, 84), 6, "plain", Settings(body=body))
+    pixels = torch.rand(8, 4, 84, 84)
+    ratio = agent.body(pixels).square().mean().sqrt() / pixels.square().mean().sqrt()
+    assert 0.5 < ratio < 5
+
+
 def test_actions_follow_the_policy():
     logits = torch.tensor([0.0, math.log(3.0)]).expand(40_000, 2)
     assert sample(logits).double().mean().item() == pytest.approx(0.75, abs=0.01)

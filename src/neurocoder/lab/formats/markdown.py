@@ -56,6 +56,11 @@ def page(chapters: Sequence[Chapter]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def figures(shown: str) -> list[str]:
+    """The figures that a page shows, as paths from its folder."""
+    return re.findall(r"\]\((images/[\w.-]+\.png)\)", shown)
+
+
 def index(title: str, pages: Mapping[Path, str]) -> str:
     """The page that links to others, by path and first line."""
     links = "\n".join(f"- [{line.removeprefix('# ')}]({path.as_posix()})" for path, line in pages.items())

@@ -53,6 +53,19 @@ def large(channels: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten())
 
 
+def orthogonal(body: nn.Sequential, lstm: nn.LSTMCell) -> None:
+    """Orthogonal weights and zero biases, so that features keep the size of the pixels.
+
+    With torch's own start they shrink from layer to layer, and gradients are far below the root of RMSProp's epsilon.
+    """
+    for module, gain in ((body, 2**0.5), (lstm, 1.0)):  # a ReLU halves the mean square
+        for name, entry in module.named_parameters():
+            if "weight" in name:
+                nn.init.orthogonal_(entry, gain)
+            else:
+                nn.init.zeros_(entry)
+
+
 def flat(inputs: int) -> nn.Sequential:
     """(N, inputs) -> (N, 64)"""
     return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
@@ -85,6 +98,8 @@ class Agent(nn.Module):
         self.lstm = nn.LSTMCell(features, width)
         self.actor = nn.Linear(width, actions)
         self.critic = nn.Linear(width, 1)
+        if self.pixels:
+            orthogonal(self.body, self.lstm)
         with torch.no_grad():
             self.actor.weight.mul_(0.1)  # the policy starts near uniform
             self.actor.bias.zero_()
