@@ -279,12 +279,17 @@ def test_configurations_are_compared_by_their_settings():
         *("CIFAR-10, MLP\nas the preset", "CIFAR-10, MLP\nepochs 8", "CIFAR-10, LeNet"),
     ]
     assert "Validation" in curves.caption
-    (axis,) = gains.draw().axes  # one model: configurations are rows
-    assert axis.get_title() == "Neurocoder as in the paper"
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["CIFAR-10, MLP, epochs 8"]
-    runs.append(record("cifar10-mlp-mixture", validation=True, epochs_mlp=8))
-    (axis,) = Images().compared(runs)[1].draw().axes
-    assert axis.get_title() == "CIFAR-10, MLP\nepochs 8"
+    (axis,) = gains.draw().axes
+    assert axis.get_title() == "CIFAR-10, MLP"
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["Neurocoder as in the paper, epochs 8"]
+    runs += [record(f"cifar10-{name}", validation=True) for name in ("mlp-original-wide", "lenet-neurocoder")]
+    mlp, lenet = Images().compared(runs)[1].draw().axes
+    assert [label.get_text() for label in mlp.get_yticklabels()] == [
+        *("original, wider, as the preset", "Neurocoder as in the paper, epochs 8"),
+    ]
+    assert mlp.lines[0].get_color() == COLOURS["original, wider"]
+    assert [label.get_text() for label in lenet.get_yticklabels()] == ["Neurocoder as in the paper"]
+    assert mlp.get_position().height == pytest.approx(2 * lenet.get_position().height, rel=0.01)
 
 
 def test_settings_in_titles_are_wrapped():

@@ -73,13 +73,12 @@ def compared(records: Sequence[Record], usual: Mapping[str, Any], effective: Eff
                 for name, value in settings.items()
                 if (name, repr(value)) not in shared
             }
-            suffix = f"\n{fill(label(differing) or 'as the preset', WIDTH)}" * (len(mine) > 1)
+            named = (label(differing) or "as the preset") if len(mine) > 1 else ""
+            suffix = f"\n{fill(named, WIDTH)}" if named else ""
             curves |= {title + suffix: models for title, models in panels(own, validation).items()}
-            found |= {title + suffix: values for title, values in gains(own).items()}
-    names = {name for values in found.values() for name in values}
-    if len(names) == 1:  # one model: a row for each panel, instead of a panel with one row
-        (name,) = names
-        found = {name: {title.replace("\n", ", ", 1).replace("\n", " "): own[name] for title, own in found.items()}}
+            for panel, models in gains(own).items():
+                lines = {f"{model}, {named}" if named else model: values for model, values in models.items()}
+                found.setdefault(panel, {}).update(lines)
     drawn = [curves_plot(curves, validation, len(held_out) > 1)] if curves else []  # unknown variants have no panel
     return [*drawn, *filter(None, [differences_plot(found)])]
 

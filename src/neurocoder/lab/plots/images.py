@@ -85,16 +85,16 @@ def differences(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """Differences to the original network in pairs: each seed, their mean, and from three seeds on its 95% interval.
 
     Args:
-        panels: by title, one difference per seed for each model.
+        panels: by title, one difference per seed for each model; settings may follow a model's name.
     """
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = style.new_figure(0.4 + rows * (0.7 + 0.24 * max(map(len, panels.values()))))
-    axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
+    rows = [len(models) for models in panels.values()]
+    figure = style.new_figure(0.4 + sum(0.4 + 0.24 * count for count in rows))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0]
     near = [0.5, -0.5]
-    for axis, (title, models) in zip(axes.flat, panels.items(), strict=False):
+    for axis, (title, models) in zip(axes, panels.items(), strict=True):
         for place, (name, values) in enumerate(models.items()):
-            colour, found = COLOURS.get(name, style.BLUE), summary(values)
+            model = max((known for known in COLOURS if name.startswith(known)), key=len, default="")
+            colour, found = COLOURS.get(model, style.BLUE), summary(values)
             if found.mean < -FAR:
                 where = axis.get_yaxis_transform()  # across in parts of the axis
                 axis.text(0.01, place, f"◂ {found.mean:+.1f}", color=colour, va="center", fontsize=8, transform=where)
@@ -108,11 +108,8 @@ def differences(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
         axis.set_yticks(range(len(models)), list(models))
         axis.set_ylim(len(models) - 0.5, -0.5)
         axis.set_title(title)
-        axis.set_xlabel("points above the original")
-        axis.tick_params(labelbottom=True)
         axis.grid(axis="x")
     low, high = max(min(near), -FAR), max(near)
-    axes.flat[0].set_xlim(low - 0.08 * (high - low), high + 0.04 * (high - low))
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
+    axes[0].set_xlim(low - 0.08 * (high - low), high + 0.04 * (high - low))
+    axes[-1].set_xlabel("points above the original")
     return figure
