@@ -88,11 +88,17 @@ def label(settings: Mapping[str, Any]) -> str:
     return ", ".join(words.get(str(value), "{0} {1}").format(name, value) for name, value in pairs)
 
 
-def section(rows: Rows, preset: Mapping[str, Any], variants: Sequence[str], metric: str) -> Section:
-    """Mean and standard deviation of a metric, with its unit chosen so that small numbers can be read."""
+def apart(rows: Rows) -> tuple[Settings, Rows]:
+    """The settings that all rows share, and the rows without them; a single row keeps its own."""
     first = rows[0][0].items() if len(rows) > 1 else ()
     shared = {name: value for name, value in first if all(settings.get(name) == value for settings, _ in rows)}
     own = [({name: value for name, value in settings.items() if name not in shared}, runs) for settings, runs in rows]
+    return shared, own
+
+
+def section(rows: Rows, preset: Mapping[str, Any], variants: Sequence[str], metric: str) -> Section:
+    """Mean and standard deviation of a metric, with its unit chosen so that small numbers can be read."""
+    shared, own = apart(rows)
     names = {name for settings, _ in own for name in settings}
     if len(names) == 1 and names <= set(preset):  # one setting varies: say its value in every row
         own = [({name: settings.get(name, preset[name]) for name in names}, runs) for settings, runs in own]

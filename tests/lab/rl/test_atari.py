@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,20 @@ def test_a_run_makes_a_record_and_a_report(tmp_path, trainer, capsys):
     said = capsys.readouterr().out
     assert "Scores after training" in said
     assert (tmp_path / "report").exists()
+
+
+@pytest.mark.slow
+def test_configurations_are_compared_and_cores_make_no_difference(tmp_path, capsys):
+    options = ["--output", str(tmp_path), "--experiments", NAME, "--target", str(tmp_path / "page")]
+    for name, steps, cores in (("a", 400, 1), ("b", 400, 2), ("c", 200, 1)):
+        wish = run(tmp_path / name, "--steps", steps, "--cores", cores, "--log-every", 100)
+        assert main([*wish, "--seeds", "1" if name == "b" else "0"]) == 0
+    capsys.readouterr()
+    assert main(["report", *options]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"steps 200 .*\n.*steps 400 .*\(n=2\)", said)
+    assert "cores" not in said
+    assert len(list((tmp_path / "page" / "images").glob("*curves.png"))) == 1
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from ..environment import version
 from ..results import Record, plain
 from ..rl import A2C, A3C, Episode, Settings, evaluate, human_normalised, make, make_agent
 from ..rl.agent import Agent
-from ..sections import Section
+from ..sections import Plot, Section
 from ..statistics import summary
 from . import atari_sections
 from .atari_variants import Variant, parse, variants
@@ -78,6 +78,11 @@ class Atari(Experiment):
     def variants(self, config: Settings) -> list[str]:
         return list(variants(config.environment))
 
+    def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
+        """Cores and the folder for agents change no score, nor do the settings of the other trainer."""
+        other = {"a2c": ("workers",), "a3c": ("environments", "groups")}[config["trainer"]]
+        return {name: value for name, value in config.items() if name not in ("cores", "keep", *other)}
+
     def run(self, context: Context) -> None:
         config: Settings = context.config
         if config.trainer == "a3c" and context.device.type != "cpu":
@@ -119,6 +124,11 @@ class Atari(Experiment):
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return atari_sections.sections(records, paper)
+
+    def compared(self, records: Sequence[Record]) -> list[Plot]:
+        known = self.presets.get(records[0].preset)
+        usual = records[0].config if known is None else plain(known)
+        return atari_sections.compared(records, usual, self.effective)
 
 
 class Curve:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 
+from ..comparison import Effective, apart, configurations, label
 from ..results import Record
 from ..rl import HEADS
 from ..rl.evaluation import REFERENCES
@@ -20,6 +22,9 @@ PUBLISHED = {
     "montezuma": (41, 0, 0),
 }
 """A3C LSTM (Mnih et al., 2016, human starts), A2C (Schulman et al., 2017), PPO after 10M steps (CleanRL)."""
+
+WIDTH = 36
+"""Letters in a line of a panel's title."""
 
 
 def split(records: Sequence[Record]) -> dict[str, dict[str, list[Record]]]:
@@ -38,25 +43,39 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     by = split(records)
     if not by:
         return []
-    frames = {game: _frames(next(iter(heads.values()))[0]) for game, heads in by.items()}
-    curves = {game: {head: [_curve(r) for r in rs] for head, rs in heads.items()} for game, heads in by.items()}
-
-    def draw() -> Any:
-        from ..plots.atari import learning_curves  # matplotlib takes long to import
-
-        return learning_curves(curves, frames)
-
     text = [
         "Each agent plays 30 whole games after training (all lives, up to 30 random no-ops at the start, sampled "
         "actions, at most 108,000 frames), unless its settings say otherwise. Human-normalised: 0 is random play, 100 "
         "a human. A learning curve shows the mean of the last 100 games played in training. Environments start anew "
         "where a run was interrupted; the record says at which steps.",
     ]
-    plot = Plot("atari-curves", "Scores in training: mean and standard deviation over seeds.", draw)
     tables = [scores(by, paper)]
     if any(game in PUBLISHED for game in by):
         tables.append(published(by))
-    return [Section("Scores", text, tables, [plot]), Section("Speed", tables=[speed(by)])]
+    return [Section("Scores", text, tables, [curves(by)]), Section("Speed", tables=[speed(by)])]
+
+
+def compared(records: Sequence[Record], usual: Mapping[str, Any], effective: Effective) -> list[Plot]:
+    """Learning curves of several configurations, each in panels of its own."""
+    panels = {
+        f"{game}\n{fill(label(settings) or 'as the preset', WIDTH)}": heads
+        for settings, own in apart(configurations(records, usual, effective))[1]
+        for game, heads in split(own).items()
+    }
+    return [curves(panels)] if panels else []
+
+
+def curves(by: Mapping[str, Mapping[str, Sequence[Record]]]) -> Plot:
+    """Learning curves by panel and heads."""
+    frames = {panel: _frames(next(iter(heads.values()))[0]) for panel, heads in by.items()}
+    found = {panel: {head: [_curve(r) for r in rs] for head, rs in heads.items()} for panel, heads in by.items()}
+
+    def draw() -> Any:
+        from ..plots.atari import learning_curves  # matplotlib takes long to import
+
+        return learning_curves(found, frames)
+
+    return Plot("atari-curves", "Scores in training: mean and standard deviation over seeds.", draw)
 
 
 def _frames(record: Record) -> int:

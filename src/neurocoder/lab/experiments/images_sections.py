@@ -9,7 +9,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from ..comparison import Effective, configurations, label
+from ..comparison import Effective, apart, configurations, label
 from ..plots import images as figures
 from ..results import Record
 from ..sections import Cell, Difference, Ours, Plot, Section, Table
@@ -59,20 +59,15 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 
 def compared(records: Sequence[Record], usual: Mapping[str, Any], effective: Effective) -> list[Plot]:
     """Curves and differences of several configurations; settings are named where a network has more than one."""
-    rows = [(settings, cases(own)) for settings, own in configurations(records, usual, effective)]
+    rows = [(settings, cases(own)) for settings, own in apart(configurations(records, usual, effective))[1]]
     held_out = {record.config["validation"] for record in records}
     validation = held_out == {True}
-    shared = set.intersection(*({(name, repr(value)) for name, value in settings.items()} for settings, _ in rows))
     curves: dict[str, dict[str, figures.Curve]] = {}
     found: dict[str, dict[str, list[float]]] = {}
     for case in cases(records):
         mine = [(settings, {case: models[case]}) for settings, models in rows if case in models]
         for settings, own in mine:
-            differing = {
-                name.removesuffix(f"_{case[1]}"): value
-                for name, value in settings.items()
-                if (name, repr(value)) not in shared
-            }
+            differing = {name.removesuffix(f"_{case[1]}"): value for name, value in settings.items()}
             named = (label(differing) or "as the preset") if len(mine) > 1 else ""
             suffix = f"\n{fill(named, WIDTH)}" if named else ""
             curves |= {title + suffix: models for title, models in panels(own, validation).items()}

@@ -59,9 +59,8 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
         if (skip := frames[game]) > 1:
             other = axis.secondary_xaxis("top", functions=(lambda x, k=skip: k * x, lambda x, k=skip: x / k))
             other.xaxis.set_major_formatter(FuncFormatter(_short))
-            axis.set_title(f"{game}: frames above")
-        else:
-            axis.set_title(game)
+        title, _, settings = game.partition("\n")
+        axis.set_title("\n".join(filter(None, [f"{title}: frames above" if skip > 1 else title, settings])))
     for axis in list(axes)[len(panels) :]:
         axis.remove()
     return figure
