@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -192,6 +193,16 @@ def test_a_terminal_shows_bars(tmp_path, capsys, monkeypatch):
         assert part in said
     assert "broken seed 0 failed: RuntimeError" in said
     assert f"records in {tmp_path / 'lines' / 'best'}" in said
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_without_a_terminal_a_long_run_has_a_line_a_minute(tmp_path, capsys, monkeypatch, jobs):
+    wish = ("--variants", "linear", "--seeds", 0, "--pause", 0.05, "--jobs", jobs, "--output")
+    assert run(*wish, tmp_path / "short") == 0
+    assert "of 40" not in capsys.readouterr().out
+    monkeypatch.setattr("neurocoder.lab.progress.EVERY", 0.0)
+    assert run(*wish, tmp_path / "long") == 0
+    assert re.search(r"^linear seed 0: \d+ of 40, loss \d", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_two_commands_with_one_output_share_the_sweep(tmp_path):

@@ -66,7 +66,7 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
     """In sequence, in this process; returns the signal that stopped it, or 0."""
     with Signals() as signals:
         for unit in units:
-            report = partial(display.running, unit) if display.live and fabric.is_global_zero else None
+            report = partial(display.running, unit) if fabric.is_global_zero else None
             guard = Guard(lambda: signals.received, interval=setup.interval, report=report)
             try:
                 outcome = runs.claim(unit, setup, fabric, guard)
@@ -92,7 +92,7 @@ def _ended(unit: Unit, outcome: Outcome | None, display: Display) -> None:
         display.done(unit, outcome)
 
 
-def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
+def _work(pipe: Connection, setup: Setup, gpu: str | None) -> None:
     """A worker process: runs the units from the pipe until it is closed."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -103,12 +103,16 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None, live: bool) -> None:
             """The stop signal, or 0; the end of the main process counts as SIGTERM."""
             return signals.received or (0 if os.getppid() == parent else signal.SIGTERM)
 
+        def report(*progress: object) -> None:
+            """Tell the main process; if it has ended, `stopped` will say so."""
+            with contextlib.suppress(BrokenPipeError):
+                pipe.send(progress)
+
         while True:
             try:
                 unit: Unit = pipe.recv()
             except EOFError:
                 return
-            report = (lambda *progress: pipe.send(progress)) if live else None
             try:
                 pipe.send(runs.claim(unit, setup, fabric, Guard(stopped, interval=setup.interval, report=report)))
             except (Interrupted, BrokenPipeError):
@@ -127,11 +131,11 @@ def places(jobs: int, device: str) -> list[str | None]:
 class _Worker:
     """A worker process and its current unit."""
 
-    def __init__(self, setup: Setup, gpu: str | None, live: bool) -> None:
+    def __init__(self, setup: Setup, gpu: str | None) -> None:
         context = multiprocessing.get_context("spawn")
         self.gpu, self.unit = gpu, cast(Unit | None, None)
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, setup, gpu, live), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, setup, gpu), daemon=True)
         # Inherited by the worker: only the main process handles Ctrl-C.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._process.start()
@@ -169,7 +173,7 @@ def processes(units: Sequence[Unit], setup: Setup, jobs: int, display: Display) 
                 for worker in workers:
                     worker.stop()
             while waiting and free:
-                workers.append(_Worker(setup, free.pop(0), display.live))
+                workers.append(_Worker(setup, free.pop(0)))
                 workers[-1].give(waiting.popleft())
             for pipe in connection.wait([worker.pipe for worker in workers], timeout=0.2):
                 worker = next(worker for worker in workers if worker.pipe is pipe)
@@ -279,7 +283,7 @@ class _Post:
         return self._signal
 
 
-def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | None, live: bool) -> Outcome | str | None:
+def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | None) -> Outcome | str | None:
     """A Ray task: the outcome of the unit, why it failed, or None if it was stopped."""
     import ray
 
@@ -295,7 +299,7 @@ def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | Non
         stopped,
         save=lambda checkpoint: ray.get(post.send.remote((number, checkpoint.to_bytes()))),
         interval=setup.interval,
-        report=(lambda *progress: post.send.remote((number, progress))) if live else None,
+        report=lambda *progress: post.send.remote((number, progress)),
     )
     try:
         return runs.perform(unit, setup, setup.fabric(), guard, Checkpoint.from_bytes(start) if start else None)
@@ -317,7 +321,7 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
     def submit(number: int) -> None:
         path = units[number].checkpoint(setup)
         start = path.read_bytes() if path.exists() else None
-        running[task.remote(units[number], setup, number, post, start, display.live)] = number
+        running[task.remote(units[number], setup, number, post, start)] = number
 
     def deliver() -> None:
         for number, message in ray.get(post.collect.remote()):

@@ -1,4 +1,4 @@
-"""The progress of a sweep: bars on a terminal, else one line per run."""
+"""The progress of a sweep: bars on a terminal, else a line for each run that ends and for each minute of one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from .runs import Outcome, Unit
 NAMED = 5
 """Failed runs that the last line names; each already had its own line."""
 
+EVERY = 60.0
+"""Seconds between the lines of a run."""
+
 
 def summary(record: Record) -> str:
     """A finished run in one line."""
@@ -25,10 +28,9 @@ def summary(record: Record) -> str:
 
 
 class Display:
-    """Plain output: one line per run that ended, and a summary. Counts the outcomes."""
+    """Plain output: a line for each run that ended, one a minute for those that go on, and a summary. Counts the
+    outcomes."""
 
-    live = False
-    """Whether it shows progress within a run."""
     mute = False
     """Whether another process of the same run prints."""
 
@@ -37,6 +39,7 @@ class Display:
         """Units to run; runs skipped, finished, and left to other processes."""
         self.failures: dict[str, str] = {}
         self.begun = time.monotonic()
+        self._said: dict[str, float] = {}
 
     def __enter__(self) -> Display:
         return self
@@ -51,6 +54,10 @@ class Display:
 
     def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
         """A unit has reached this step; `shown` is text to show beside it."""
+        name, now = str(unit), time.monotonic()
+        if now - self._said.setdefault(name, now) >= EVERY:
+            self._said[name] = now
+            self.line(", ".join(filter(None, [f"{name}: {step:,} of {steps:,}", shown])))
 
     def done(self, unit: Unit, outcome: Outcome) -> None:
         """A unit has ended."""
@@ -94,8 +101,6 @@ class _Speed(ProgressColumn):
 
 class Bars(Display):
     """On a terminal: a bar for each running unit, and one for the sweep."""
-
-    live = True
 
     def __init__(self, total: int, skipped: int) -> None:
         super().__init__(total, skipped)
