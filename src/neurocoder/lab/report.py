@@ -108,8 +108,9 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
     reference, experiment, preset, records = group
     known = experiment.presets.get(preset)
     usual = records[0].config if known is None else plain(known)
-    same = all(record.config == records[0].config for record in records)  # one command made them, so they stay together
-    rows = configurations(records, usual) if same else configurations(records, usual, experiment.effective)
+    rows = configurations(records, usual, experiment.effective)
+    if len(rows) > 1 and all(record.config == records[0].config for record in records):
+        rows = configurations(records, usual)  # one command made them, so they stay together
 
     def chapter(name: str, own: Sequence[Record], sections: Sequence[Section]) -> Chapter:
         stem = slug(experiment.name, name)

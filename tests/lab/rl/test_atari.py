@@ -75,6 +75,10 @@ def test_a_run_makes_a_record_and_a_report(tmp_path, trainer, capsys):
     assert found["observations"]["environments_seeded_at"] == [0]
     assert len(found["observations"]["episodes"]) == 3
     said = capsys.readouterr().out
+    assert said.startswith("cartpole-plain seed 0: score ")
+    title = said.partition("\nScores\n")[0]
+    assert "environment CartPole-v1, steps 400" in title.replace("\n", " ")
+    assert {"a2c": "workers 1", "a3c": "environments 2"}[trainer] not in title  # of the other trainer
     assert "Scores after training" in said
     assert (tmp_path / "report").exists()
 

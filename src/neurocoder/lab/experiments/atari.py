@@ -109,7 +109,7 @@ class Atari(Experiment):
         options: Any = {"capture": context.loop == "graph", "autocast": context.fabric.autocast}
         episodes = evaluate(agent, variant.environment, config, 2**30 + 1_000 * context.seed, **options)
         now = {"steps": trainer.steps, "frames": frames(variant, trainer.steps)}
-        context.log(trainer.steps, **{**log.last, **now, **results(variant, episodes)})
+        context.log(trainer.steps, **{**results(variant, episodes), **log.last, **now})  # what counts first
         context.observe(
             {
                 "environment": variant.environment,
