@@ -46,7 +46,8 @@ def record(output, name, variant):
         ("corridor", "program", "score", 0.95, 1),
     ],
 )
-def test_an_example_learns_and_reports(folder, name, variant, metric, low, high):
+def test_an_example_learns_and_reports(folder, monkeypatch, name, variant, metric, low, high):
+    monkeypatch.setattr("neurocoder.lab.context.REPORT_EVERY", -1.0)
     reference = f"{name}:{name.capitalize()}"
     assert main(["run", reference, "--seeds", "0", "--variants", variant]) == 0
     found = record(folder / "runs", name, variant)

@@ -173,7 +173,8 @@ class Context:
         now = time.monotonic()
         if self._guard.report is not None and now - self._reported > REPORT_EVERY:
             self._reported = now
-            numbers = {name: float(value() if callable(value) else value) for name, value in shown.items()}
+            found = {name: value() if callable(value) else value for name, value in shown.items()}
+            numbers = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
             self._guard.report(step, steps, ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
 
     def log(self, step: int, /, *, seed: int | None = None, **metrics: Any) -> None:
