@@ -11,12 +11,12 @@ import time
 import torch
 
 import neurocoder as nc
-from neurocoder.lab.capture import captured
+from neurocoder.lab.capture import WARM_UP, Captured
 from neurocoder.lab.experiments.images import loss
 from neurocoder.lab.experiments.images_variants import build_model, parse
 
-WARM_UP, REPLAYS, STEPS = 3, 20, 390
-"""Steps before the capture, steps that are timed, steps of an epoch."""
+REPLAYS, STEPS = 20, 390
+"""Steps that are timed, steps of an epoch."""
 
 
 def main(model: str = "original", backend: str = "auto") -> None:
@@ -34,19 +34,14 @@ def main(model: str = "original", backend: str = "auto") -> None:
         found.backward()
         optimiser.step()
 
-    side = torch.cuda.Stream()
+    call = Captured(x.device)
     with nc.backend(backend):  # type: ignore[arg-type]
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                step()
-        torch.cuda.current_stream().wait_stream(side)
-        with captured(side) as graph:
-            step()
-    graph.replay()
+        for _ in range(WARM_UP + 1):
+            call(step, before=optimiser.zero_grad)
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(REPLAYS):
-        graph.replay()
+        call(step)
     torch.cuda.synchronize()
     seconds = (time.perf_counter() - begin) / REPLAYS
     peak = torch.cuda.max_memory_allocated() / 2**30
