@@ -56,6 +56,22 @@ def test_kernels_compute_values_gradients_and_statistics(count, size, channels, 
     assert_close(results(model, x, upstream, "triton"), exact, 1e-5)
 
 
+@pytest.mark.parametrize(("count", "size", "channels"), [(2, (4, 4), 16), (1, (6, 10), 64)])
+def test_evaluation_uses_each_layers_running_statistics(count, size, channels, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = block(channels, 12, 3).eval()
+    for name, buffer in model.named_buffers():
+        if "running" in name:
+            buffer.uniform_(0.5, 2)
+    x = torch.randn(count, channels, *size, device=DEVICE)
+    with torch.no_grad(), nc.backend("torch"):
+        exact = copy.deepcopy(model).double()(x.double())
+    with torch.no_grad(), nc.backend("triton"):
+        assert model.has_kernels(x)
+        found = model(x)
+    assert_close({"y": found}, {"y": exact}, 1e-5)
+
+
 def test_statistics_of_features_far_from_zero():
     model = block(16, 4, 1)
     x = 1_000 + torch.randn(4, 16, 8, 8, device=DEVICE)
@@ -110,6 +126,13 @@ def test_layers_that_a_user_changed_are_called():
     assert not used(built().eval(), x)
     with torch.no_grad():
         assert not used(built(), x)
+        assert used(built().eval(), x)
+        model = built().eval()
+        model.blocks[0][0].norm.train()
+        assert not used(model, x)
+        model = built().eval()
+        model.blocks[0][0].norm.running_mean = None
+        assert not used(model, x)
     assert built().blocks[0].has_kernels(x) == (DEVICE == "cuda")
 
 

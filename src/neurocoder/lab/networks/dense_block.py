@@ -11,7 +11,7 @@ kernels use that G is small and that the layers read the same features:
   These are summed over layers, and subtracted once.
 
 All features of a block are one tensor, (N, C, H, W) in channels-last layout. Nothing depends on the order in which a
-GPU works: the same input gives the same bits.
+GPU works: the same input gives the same bits. Evaluation, which normalises by running statistics, is the same forward.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ TILE = 128
 """Pixels of which the moments are taken together."""
 FORWARD: dict[str, Any] = {"BM": 128, "BC": 64, "num_warps": 8}
 """Pixels and channels of a tile of `expand_kernel`."""
-BACKWARD: dict[str, Any] = {"BM": 32, "BC": 64, "num_warps": 4}
-"""Of a tile of `backward_kernel`; on an H200 the best of a dozen tried."""
-GRID = 264
-"""About how many instances of `backward_kernel` run: two for each processor of an H200. Fixed, so that sums over pixels
-have a fixed order."""
+UNFOLD = 32
+"""Pixels of a tile of `unfold_kernel`."""
+BACKWARD: dict[str, Any] = {"BM": 32, "BC": 64, "STAGES": 2, "num_warps": 4}
+"""Of a tile of `backward_kernel`."""
+GRID = 396
+"""About how many instances of `backward_kernel` run: three for each processor of an H200. Fixed, so that sums over
+pixels have a fixed order."""
 
 
 def aligned(channels: int) -> int:
@@ -132,33 +134,46 @@ def combine(partial: Tensor, found: Statistics, shape: Shape, begin: int, count:
     )
 
 
-def forward(
-    features: Tensor, layers: Sequence[Layer], matrices: Sequence[Tensor], shape: Shape, eps: float
-) -> Statistics:
-    """Fill in the channels of all layers, features (M, stride); statistics of all channels."""
-    rows, tiles = shape.rows, cdiv(shape.rows, TILE)
-    found = Statistics(*(features.new_empty(shape.stride, dtype=torch.float32) for _ in range(3)))
-    partial = features.new_empty(tiles, 2, shape.first, dtype=torch.float32)
-    moments_kernel[tiles, cdiv(shape.first, ALIGNED)](
-        features, partial, rows, shape.first, shape.stride, BM=TILE, BC=ALIGNED
-    )
-    combine(partial, found, shape, 0, shape.first, eps)
-    columns = features.new_empty(rows, shape.columns)
-    partial = features.new_empty(tiles, 2, shape.padded, dtype=torch.float32)
-    for index, (layer, matrix) in enumerate(zip(layers, matrices, strict=True)):
-        channels = shape.channels(index)
-        expand_kernel[cdiv(rows, FORWARD["BM"]),](
-            *(features, matrix, found.mean, found.rstd, layer.gamma, layer.beta),
-            *(columns, rows, channels, aligned(channels), shape.stride),
-            **{"J": shape.columns, "PRECISION": precision(features.dtype)},
+class Growing:
+    """Fills in a block's channels, features (M, stride), layer by layer."""
+
+    def __init__(self, features: Tensor, shape: Shape) -> None:
+        self.features, self.shape, self.tiles = features, shape, cdiv(shape.rows, TILE)
+        self._columns = features.new_empty(shape.rows, shape.columns)
+        self._partial = features.new_empty(self.tiles, 2, shape.padded, dtype=torch.float32)
+
+    def grow(self, index: int, layer: Layer, matrix: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+        """The channels of a layer that normalises by `mean` and `rstd`; their moments, by tiles (T, 2, width)."""
+        shape, channels = self.shape, self.shape.channels(index)
+        expand_kernel[cdiv(shape.rows, FORWARD["BM"]),](
+            *(self.features, matrix, mean, rstd, layer.gamma, layer.beta),
+            *(self._columns, shape.rows, channels, aligned(channels), shape.stride),
+            **{"J": shape.columns, "PRECISION": precision(self.features.dtype)},
             **FORWARD,
         )
-        fold_kernel[tiles,](
-            *(columns, features, partial, rows, channels // 4, shape.stride, shape.height, shape.width),
+        fold_kernel[self.tiles,](
+            *(self._columns, self.features, self._partial, shape.rows, channels // 4, shape.stride),
+            *(shape.height, shape.width),
             **shape.new,
             BM=TILE,
         )
-        combine(partial, found, shape, channels, shape.growth, eps)
+        return self._partial
+
+
+def forward(
+    features: Tensor, layers: Sequence[Layer], matrices: Sequence[Tensor], shape: Shape, eps: float
+) -> Statistics:
+    """Fill in the channels of all layers; statistics of all channels."""
+    growing = Growing(features, shape)
+    found = Statistics(*(features.new_empty(shape.stride, dtype=torch.float32) for _ in range(3)))
+    partial = features.new_empty(growing.tiles, 2, shape.first, dtype=torch.float32)
+    moments_kernel[growing.tiles, cdiv(shape.first, ALIGNED)](
+        features, partial, shape.rows, shape.first, shape.stride, BM=TILE, BC=ALIGNED
+    )
+    combine(partial, found, shape, 0, shape.first, eps)
+    for index, (layer, matrix) in enumerate(zip(layers, matrices, strict=True)):
+        moments = growing.grow(index, layer, matrix, found.mean, found.rstd)
+        combine(moments, found, shape, shape.channels(index), shape.growth, eps)
     return found
 
 
@@ -182,7 +197,9 @@ def backward(
             *(grad, features, found.mean, found.rstd, sums, complete, rows, channels // 4, shape.stride),
             **{"G": shape.growth, "GG": shape.padded, "BM": TILE},
         )
-        unfold_kernel[cdiv(rows, TILE),](*(complete, columns, rows, shape.height, shape.width), **shape.new, BM=TILE)
+        unfold_kernel[cdiv(rows, UNFOLD),](
+            *(complete, columns, rows, shape.height, shape.width), **shape.new, BM=UNFOLD
+        )
         each = cdiv(tiles, min(tiles, max(1, GRID // blocks)))
         splits = cdiv(tiles, each)
         weights = sums.new_empty(splits, shape.columns, padded)
@@ -207,6 +224,30 @@ def backward(
     return torch.addcmul(grad[:, given] - level[given], features[:, given], slope[given], value=-1), grads[::-1]
 
 
+def begin(x: Tensor, layers: Sequence[Layer], dtype: torch.dtype) -> tuple[Tensor, Shape]:
+    """Features (N, H, W, stride) that hold x (N, C_0, H, W), and their shape."""
+    count, first, height, width = x.shape
+    growth = len(layers[0].weight)
+    stride = aligned(first + growth * len(layers))
+    features = x.new_zeros(count, height, width, stride, dtype=dtype)
+    features[..., :first] = x.permute(0, 2, 3, 1)
+    return features, Shape(count * height * width, height, width, stride, first, growth)
+
+
+@torch.no_grad()
+def evaluate(
+    x: Tensor, dtype: torch.dtype, eps: float, layers: Sequence[Layer], running: Sequence[tuple[Any, Any]]
+) -> Tensor:
+    """Features x (N, C_0, H, W) -> (N, C, H, W), normalised by each layer's running mean and variance (C,)."""
+    layers = [Layer(*(p.contiguous() for p in layer)) for layer in layers]
+    features, shape = begin(x, layers, dtype)
+    with on_device_of(x):
+        growing = Growing(features.view(shape.rows, shape.stride), shape)
+        for index, (layer, (mean, variance)) in enumerate(zip(layers, running, strict=True)):
+            growing.grow(index, layer, packed(layer.weight, shape, dtype), mean, (variance + eps).rsqrt())
+    return features.permute(0, 3, 1, 2)[:, : shape.channels(len(layers))]
+
+
 class DenseBlock(torch.autograd.Function):
     """Features x (N, C_0, H, W) -> (N, C, H, W), and the mean and the biased variance of each of the C channels.
 
@@ -222,20 +263,16 @@ class DenseBlock(torch.autograd.Function):
         ctx: Any, x: Tensor, dtype: torch.dtype, eps: float, *parameters: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         layers = [Layer(*(p.contiguous() for p in parameters[at : at + 3])) for at in range(0, len(parameters), 3)]
-        count, first, height, width = x.shape
-        growth = len(layers[0].weight)
-        total = first + growth * len(layers)
-        shape = Shape(count * height * width, height, width, aligned(total), first, growth)
-        buffer = x.new_zeros(count, height, width, shape.stride, dtype=dtype)
-        buffer[..., :first] = x.permute(0, 2, 3, 1)
+        features, shape = begin(x, layers, dtype)
+        total = shape.channels(len(layers))
         with on_device_of(x):
             matrices = [packed(layer.weight, shape, dtype) for layer in layers]
-            found = forward(buffer.view(shape.rows, shape.stride), layers, matrices, shape, eps)
-        ctx.save_for_backward(buffer, *found, *matrices, *(tensor for layer in layers for tensor in layer))
+            found = forward(features.view(shape.rows, shape.stride), layers, matrices, shape, eps)
+        ctx.save_for_backward(features, *found, *matrices, *(tensor for layer in layers for tensor in layer))
         ctx.shape, ctx.count, ctx.dtype = shape, len(layers), x.dtype
         mean, variance = found.mean[:total], found.variance[:total]
         ctx.mark_non_differentiable(mean, variance)
-        return buffer.permute(0, 3, 1, 2)[:, :total], mean, variance
+        return features.permute(0, 3, 1, 2)[:, :total], mean, variance
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Any, ...]:

@@ -67,15 +67,17 @@ class DenseLayer(nn.Module):
 
     @property
     def has_kernel(self) -> bool:
-        """Whether kernels compute the same: it trains, nothing is replaced, hooked or set otherwise."""
+        """Whether kernels compute the same: nothing is replaced, hooked or set otherwise."""
         norm, convolution = self.norm, self.convolution
         own = (type(norm), type(convolution), norm.eps, norm.momentum) == (NormReLU, nn.Conv2d, EPS, MOMENTUM)
         sizes = convolution.in_channels % 4 == 0 and convolution.out_channels in (4, 8, 12)
-        return own and sizes and self.training and norm.training and not any(map(is_hooked, self.modules()))
+        tracked = norm.running_mean is not None and norm.running_var is not None
+        return own and sizes and tracked and not any(map(is_hooked, self.modules()))
 
 
 class Block(nn.ModuleList):
-    """Layers, each of which reads the outputs of all before it. In training on a GPU they run as Triton kernels."""
+    """Layers, each of which reads the outputs of all before it. On a GPU they run as Triton kernels, in training with
+    gradients and in evaluation without."""
 
     def __init__(self, channels: int, growth: int, layers: int, checkpointing: bool) -> None:
         super().__init__(DenseLayer(channels + growth * i, growth, checkpointing) for i in range(layers))
@@ -99,7 +101,10 @@ class Block(nn.ModuleList):
 
     def has_kernels(self, x: Tensor) -> bool:
         """Whether the kernels compute what the layers would."""
-        if not prefers_triton(x) or x.is_meta or not torch.is_grad_enabled() or is_traced() or is_transformed():
+        if not prefers_triton(x) or x.is_meta or is_traced() or is_transformed():
+            return False
+        trains = torch.is_grad_enabled()
+        if any(module.training != trains for module in self.modules()):
             return False
         if x[:, 0].numel() < 2:  # torch refuses to normalise one value
             return False
@@ -108,14 +113,14 @@ class Block(nn.ModuleList):
 
     def fused(self, x: Tensor) -> Tensor:
         """The same by kernels."""
-        from .dense_block import DenseBlock
+        from .dense_block import DenseBlock, Layer, evaluate
 
         norms = [layer.norm for layer in self.layers]
-        parameters = [
-            p for layer in self.layers for p in (layer.norm.weight, layer.norm.bias, layer.convolution.weight)
-        ]
+        layers = [Layer(layer.norm.weight, layer.norm.bias, layer.convolution.weight) for layer in self.layers]
         dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-        features, mean, variance = DenseBlock.apply(x, dtype, EPS, *parameters)
+        if not self.training:
+            return evaluate(x, dtype, EPS, layers, [(norm.running_mean, norm.running_var) for norm in norms])
+        features, mean, variance = DenseBlock.apply(x, dtype, EPS, *(p for layer in layers for p in layer))
         pixels = features[:, 0].numel()
         with torch.no_grad():
             for name, found in (("running_mean", mean), ("running_var", variance * (pixels / (pixels - 1)))):

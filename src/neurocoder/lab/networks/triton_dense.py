@@ -152,28 +152,29 @@ def complete_kernel(
 def unfold_kernel(
     complete, columns, rows, height, width, G: tl.constexpr, GG: tl.constexpr, J: tl.constexpr, BM: tl.constexpr
 ):  # fmt: skip
-    """The gradient that each tap sees: `columns[p, t G + o] = g[p - t, o]`, 0 beyond the border and 9 G columns."""
+    """The gradient that each tap sees: `columns[p, t G + o] = g[p - t, o]`, 0 beyond the border and 9 G columns.
+
+    Whole rows are stored at once. G is a multiple of four, so that four channels are read at once."""
     begin = tl.program_id(0).to(tl.int64) * BM
-    m, o, j = begin + tl.arange(0, BM), tl.arange(0, GG), tl.arange(0, J)
-    below, inside = m < rows, o < G
-    column, line = m % width, m // width % height
-    for t in tl.static_range(9):
-        down, right = t // 3 - 1, t % 3 - 1
-        valid = below & (line - down >= 0) & (line - down < height) & (column - right >= 0) & (column - right < width)
-        at = (m - down * width - right)[:, None] * GG + o[None, :]
-        g = tl.load(complete + at, mask=valid[:, None], other=0.0)
-        tl.store(columns + m[:, None] * J + (t * G + o)[None, :], g, mask=below[:, None] & inside[None, :])
-    rest = below[:, None] & (j >= 9 * G)[None, :]
-    tl.store(columns + m[:, None] * J + j[None, :], tl.zeros([BM, J], columns.dtype.element_ty), mask=rest)
+    m, j = begin + tl.arange(0, BM), tl.arange(0, J)
+    tap, o = j // G, j % G
+    down, right = tap // 3 - 1, tap % 3 - 1
+    line, column = (m // width % height)[:, None] - down[None, :], (m % width)[:, None] - right[None, :]
+    below = (m < rows)[:, None]
+    valid = below & (tap < 9)[None, :] & (line >= 0) & (line < height) & (column >= 0) & (column < width)
+    at = (m[:, None] - (down * width + right)[None, :]) * GG + o[None, :]
+    g = tl.load(complete + at, mask=valid, other=0.0)
+    tl.store(columns + m[:, None] * J + j[None, :], g, mask=below)
 
 
 @triton.jit(do_not_specialize=["channels", "tiles", "each"])
 def backward_kernel(
     features, grad, columns, packed, mean, rstd, gamma, beta, weights, sums,
     rows, channels, padded, stride, tiles, each,
-    J: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
+    J: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One layer's backward for BC channels and `each` tiles of BM pixels.
+    """One layer's backward for BC channels and `each` tiles of BM pixels. Tiles are (BC, BM): as long as BC is at least
+    64, both products run on Hopper's wide instructions, however few pixels a tile has.
 
     `dy = relu'(columns packed^T)`; adds `gamma rstd dy` to grad, and stores its parts of the weights' gradient
     `columns^T y` (splits, J, padded) and of `sum dy`, `sum dy (x - mean) rstd` (splits, 2, padded).
@@ -181,30 +182,31 @@ def backward_kernel(
     split = tl.program_id(1)
     m, j = tl.arange(0, BM), tl.arange(0, J)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
-    real, inside = c < channels, c < padded
+    real, inside = c < channels, (c < padded)[:, None]
     center, spread = tl.load(mean + c, mask=real, other=0.0), tl.load(rstd + c, mask=real, other=0.0)
-    factor, offset = tl.load(gamma + c, mask=real, other=0.0), tl.load(beta + c, mask=real, other=0.0)
-    w = tl.load(packed + c[None, :] * J + j[:, None], mask=inside[None, :], other=0.0)
-    products = tl.zeros([J, BC], tl.float32)
+    scale = tl.load(gamma + c, mask=real, other=0.0) * spread
+    shift = tl.load(beta + c, mask=real, other=0.0) - center * scale
+    w = tl.load(packed + c[:, None] * J + j[None, :], mask=inside, other=0.0)
+    products = tl.zeros([BC, J], tl.float32)
     sum_0, sum_1 = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
-    for tile in tl.range(0, tl.minimum(each, tiles - split * each)):
+    for tile in tl.range(0, tl.minimum(each, tiles - split * each), num_stages=STAGES):
         begin = split.to(tl.int64) * each * BM + tile * BM
-        below = (m < rows - begin)[:, None]
-        at = begin * stride + m[:, None] * stride + c[None, :]
-        g = tl.load(columns + begin * J + m[:, None] * J + j[None, :], mask=below, other=0.0)
-        old = tl.load(grad + at, mask=below & inside[None, :], other=0.0)  # early: products hide how long it takes
-        x = tl.load(features + at, mask=below & inside[None, :], other=0.0).to(tl.float32)
-        normal = (x - center[None, :]) * spread[None, :]
-        before = normal * factor[None, :] + offset[None, :]
-        products = tl.dot(tl.trans(g), tl.maximum(before, 0.0).to(g.dtype), products, input_precision=PRECISION)
-        dy = tl.where(before > 0.0, tl.dot(g, w, input_precision=PRECISION), 0.0)
-        sum_0 += tl.sum(dy, axis=0)
-        sum_1 += tl.sum(dy * normal, axis=0)
-        new = old.to(tl.float32) + dy * (factor * spread)[None, :]
-        tl.store(grad + at, new.to(old.dtype), mask=below & inside[None, :])
-    tl.store(weights + (split * J + j[:, None]) * padded + c[None, :], products, mask=inside[None, :])
-    tl.store(sums + split * 2 * padded + c, sum_0, mask=inside)
-    tl.store(sums + (split * 2 + 1) * padded + c, sum_1, mask=inside)
+        below = m < rows - begin
+        at, valid = begin * stride + m[None, :] * stride + c[:, None], below[None, :] & inside
+        g = tl.load(columns + begin * J + m[:, None] * J + j[None, :], mask=below[:, None], other=0.0)
+        old = tl.load(grad + at, mask=valid, other=0.0)
+        x = tl.load(features + at, mask=valid, other=0.0).to(tl.float32)
+        before = x * scale[:, None] + shift[:, None]
+        dy = tl.dot(w, tl.trans(g), input_precision=PRECISION)
+        products = tl.dot(tl.maximum(before, 0.0).to(g.dtype), g, products, input_precision=PRECISION)
+        dy = tl.where(before > 0.0, dy, 0.0)
+        sum_0 += tl.sum(dy, axis=1)
+        sum_1 += tl.sum(dy * (x - center[:, None]), axis=1)
+        new = old.to(tl.float32) + dy * scale[:, None]
+        tl.store(grad + at, new.to(old.dtype), mask=valid)
+    tl.store(weights + (split * J + j[None, :]) * padded + c[:, None], products, mask=inside)
+    tl.store(sums + split * 2 * padded + c, sum_0, mask=c < padded)
+    tl.store(sums + (split * 2 + 1) * padded + c, sum_1 * spread, mask=c < padded)
 
 
 @triton.jit(do_not_specialize=["splits", "channels"])
