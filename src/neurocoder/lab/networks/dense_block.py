@@ -41,14 +41,16 @@ ALIGNED = 16
 """Rows begin at multiples of so many elements, and kernels read so many at least."""
 TILE = 128
 """Pixels of which the moments are taken together."""
-FORWARD: dict[str, Any] = {"BM": 128, "BC": 64, "num_warps": 8}
-"""Pixels and channels of a tile of `expand_kernel`."""
-UNFOLD = 32
+FORWARD: dict[str, Any] = {"BM": 128, "BC": 64, "num_warps": 4, "num_stages": 3}
+"""Pixels and channels of a tile of `expand_kernel`. All tiles are the best of some tens that were timed on an H200."""
+FEW = 16_384
+"""Up to so many pixels, its tiles have half as many, so that they still fill a GPU."""
+UNFOLD = 16
 """Pixels of a tile of `unfold_kernel`."""
-BACKWARD: dict[str, Any] = {"BM": 32, "BC": 64, "STAGES": 2, "num_warps": 4}
+BACKWARD: dict[str, Any] = {"BM": 64, "BC": 32, "STAGES": 3, "num_warps": 4}
 """Of a tile of `backward_kernel`."""
-GRID = 396
-"""About how many instances of `backward_kernel` run: three for each processor of an H200. Fixed, so that sums over
+GRID = 528
+"""About how many instances of `backward_kernel` run: four for each processor of an H200. Fixed, so that sums over
 pixels have a fixed order."""
 
 
@@ -145,11 +147,12 @@ class Growing:
     def grow(self, index: int, layer: Layer, matrix: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
         """The channels of a layer that normalises by `mean` and `rstd`; their moments, by tiles (T, 2, width)."""
         shape, channels = self.shape, self.shape.channels(index)
-        expand_kernel[cdiv(shape.rows, FORWARD["BM"]),](
+        tile = FORWARD if shape.rows > FEW else FORWARD | {"BM": FORWARD["BM"] // 2}
+        expand_kernel[cdiv(shape.rows, tile["BM"]),](
             *(self.features, matrix, mean, rstd, layer.gamma, layer.beta),
             *(self._columns, shape.rows, channels, aligned(channels), shape.stride),
             **{"J": shape.columns, "PRECISION": precision(self.features.dtype)},
-            **FORWARD,
+            **tile,
         )
         fold_kernel[self.tiles,](
             *(self._columns, self.features, self._partial, shape.rows, channels // 4, shape.stride),

@@ -173,8 +173,7 @@ def backward_kernel(
     rows, channels, padded, stride, tiles, each,
     J: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One layer's backward for BC channels and `each` tiles of BM pixels. Tiles are (BC, BM): as long as BC is at least
-    64, both products run on Hopper's wide instructions, however few pixels a tile has.
+    """One layer's backward for BC channels and `each` tiles of BM pixels; sums over a tile wait for the last one.
 
     `dy = relu'(columns packed^T)`; adds `gamma rstd dy` to grad, and stores its parts of the weights' gradient
     `columns^T y` (splits, J, padded) and of `sum dy`, `sum dy (x - mean) rstd` (splits, 2, padded).
@@ -182,31 +181,31 @@ def backward_kernel(
     split = tl.program_id(1)
     m, j = tl.arange(0, BM), tl.arange(0, J)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
-    real, inside = c < channels, (c < padded)[:, None]
+    real, inside = c < channels, c < padded
     center, spread = tl.load(mean + c, mask=real, other=0.0), tl.load(rstd + c, mask=real, other=0.0)
     scale = tl.load(gamma + c, mask=real, other=0.0) * spread
     shift = tl.load(beta + c, mask=real, other=0.0) - center * scale
-    w = tl.load(packed + c[:, None] * J + j[None, :], mask=inside, other=0.0)
-    products = tl.zeros([BC, J], tl.float32)
-    sum_0, sum_1 = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
+    w = tl.load(packed + c[None, :] * J + j[:, None], mask=inside[None, :], other=0.0)
+    products = tl.zeros([J, BC], tl.float32)
+    sum_0, sum_1 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for tile in tl.range(0, tl.minimum(each, tiles - split * each), num_stages=STAGES):
         begin = split.to(tl.int64) * each * BM + tile * BM
-        below = m < rows - begin
-        at, valid = begin * stride + m[None, :] * stride + c[:, None], below[None, :] & inside
-        g = tl.load(columns + begin * J + m[:, None] * J + j[None, :], mask=below[:, None], other=0.0)
+        below = (m < rows - begin)[:, None]
+        at, valid = begin * stride + m[:, None] * stride + c[None, :], below & inside[None, :]
+        g = tl.load(columns + begin * J + m[:, None] * J + j[None, :], mask=below, other=0.0)
         old = tl.load(grad + at, mask=valid, other=0.0)
         x = tl.load(features + at, mask=valid, other=0.0).to(tl.float32)
-        before = x * scale[:, None] + shift[:, None]
-        dy = tl.dot(w, tl.trans(g), input_precision=PRECISION)
-        products = tl.dot(tl.maximum(before, 0.0).to(g.dtype), g, products, input_precision=PRECISION)
+        before = x * scale[None, :] + shift[None, :]
+        dy = tl.dot(g, w, input_precision=PRECISION)
+        products = tl.dot(tl.trans(g), tl.maximum(before, 0.0).to(g.dtype), products, input_precision=PRECISION)
         dy = tl.where(before > 0.0, dy, 0.0)
-        sum_0 += tl.sum(dy, axis=1)
-        sum_1 += tl.sum(dy * (x - center[:, None]), axis=1)
-        new = old.to(tl.float32) + dy * scale[:, None]
+        sum_0 += dy
+        sum_1 += dy * (x - center[None, :])
+        new = old.to(tl.float32) + dy * scale[None, :]
         tl.store(grad + at, new.to(old.dtype), mask=valid)
-    tl.store(weights + (split * J + j[None, :]) * padded + c[:, None], products, mask=inside)
-    tl.store(sums + split * 2 * padded + c, sum_0, mask=c < padded)
-    tl.store(sums + (split * 2 + 1) * padded + c, sum_1 * spread, mask=c < padded)
+    tl.store(weights + (split * J + j[:, None]) * padded + c[None, :], products, mask=inside[None, :])
+    tl.store(sums + split * 2 * padded + c, tl.sum(sum_0, axis=0), mask=inside)
+    tl.store(sums + (split * 2 + 1) * padded + c, tl.sum(sum_1, axis=0) * spread, mask=inside)
 
 
 @triton.jit(do_not_specialize=["splits", "channels"])
