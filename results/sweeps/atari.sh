@@ -5,7 +5,7 @@ set -u
 output=$2
 export OMP_NUM_THREADS=1
 run() { python3 -m neurocoder.lab run atari --device cuda --resume "$@"; }
-speed() { name=$1; shift; run --preset best --seeds 0 --episodes 2 --frames 2000 --log-every 20480 --output "$output/$name" "$@"; }
+speed() { name=$1; shift; run --preset best --episodes 2 --frames 2000 --log-every 20480 --output "$output/$name" "$@"; }
 
 case $1 in
 check) # graphs against eager steps: the same start must give nearly the same curve
@@ -14,17 +14,16 @@ check) # graphs against eager steps: the same start must give nearly the same cu
     done
     wait
     ;;
-speed) # one job at a time; a run begins by making its environments, which is not counted
-    speed heads --variants seaquest-plain,seaquest-neurocoder,seaquest-hyper --steps 204800
-    speed envs256 --variants seaquest-plain --steps 245760 --environments 256
+speed) # one process after the other; a run begins by making its environments, which is not counted
+    for seed in 0 1; do
+        for head in plain neurocoder; do speed speed --seeds $seed --variants seaquest-$head --steps 163840; done
+    done
     ;;
-train) # two jobs fill the cores with emulators
+train) # the runs that remain, two at a time: so many fill the cores with emulators
     nvidia-cuda-mps-control -d 2>/dev/null || true
     mkdir -p "$output" && cd "$output" || exit 1
     train() { run --preset best --jobs 2 --cores 8 --output . --keep agents "$@"; }
-    train --seeds 0 --variants 'seaquest-*,mspacman-*'
+    train --seeds 0 --variants 'mspacman-plain,mspacman-neurocoder,seaquest-hyper,mspacman-hyper'
     train --seeds 1-2 --variants seaquest-plain,seaquest-neurocoder
-    train --seeds 0 --variants frostbite-plain,frostbite-neurocoder
-    train --seeds 0 --variants montezuma-plain,montezuma-neurocoder --steps 2000000
     ;;
 esac

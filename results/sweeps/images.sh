@@ -11,20 +11,20 @@ run() { name=$1 variants=$2; shift 2; python3 -m neurocoder.lab run images --dev
 
 case $1 in
 best) # test set: what is not in `results` yet
-    run test 'cifar100-mlp-{neurocoder,original-wide}' --preset best --seeds 0-4 --jobs 3 &
-    run test 'cifar100-mlp-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 4 &
-    run test 'cifar{10,100}-lenet-original-wide' --preset best --seeds 0-4 --jobs 3 &
-    run test 'cifar{10,100}-lenet-{mixture,stored-program}' --preset best --seeds 0-4 --jobs 6 &
+    run test 'cifar100-{mlp,lenet}-stored-program' --preset best --seeds 3-4 --jobs 4
     ;;
-paper) # validation: does LeNet gain if all dense layers are recoded, whose count is that of Table 6?
-    run dense 'cifar{10,100}-lenet-{original,neurocoder,neurocoder-dense}' --preset paper --validation --seeds 100-102 --jobs 9 &
+paper) # validation: where could LeNet's gain come from? An LSTM of 128, or all dense layers, make the count of Table 6
+    run dense 'cifar{10,100}-lenet-{original,neurocoder} cifar{10,100}-lenet-neurocoder-{dense,plain,sharp,free,steered}' --preset paper --validation --seeds 100-102 --jobs 7 &
+    for hidden in 32 128; do
+        run lstm-$hidden 'cifar{10,100}-lenet-neurocoder' --preset paper --validation --seeds 100-102 --hidden $hidden --jobs 2 &
+    done
     ;;
 search) # validation; in `results` are CIFAR-10's directions, with black-bordered crops and the same seeds
     run search 'cifar100-mlp-neurocoder-{middle,single,slots,sharp,plain,free,lstm32,steered}' --preset best --validation --seeds 100-101 --jobs 6 &
     run search 'cifar100-lenet-{original,original-wide,neurocoder} cifar100-lenet-neurocoder-{middle,conv,dense,single,slots,sharp,plain,free,lstm32,fast,steered}' --preset best --validation --seeds 100-101 --jobs 8 &
     ;;
-densenet) # test set, 30 epochs, two side by side
-    run test 'cifar{10,100}-densenet-{original,neurocoder,mixture,stored-program}' --preset best --seeds 0 --jobs 2
+densenet) # test set, 30 epochs, four side by side
+    run test 'cifar100-densenet-{original,neurocoder,mixture,stored-program}' --preset best --seeds 0 --jobs 4
     ;;
 alone) # epoch times, one run at a time
     run alone 'cifar10-{mlp,lenet}-{original,neurocoder,mixture,stored-program} cifar10-densenet-{original,neurocoder}' --preset best --validation --seeds 0 --epochs-mlp 3 --epochs-lenet 3 --epochs-densenet 3

@@ -39,6 +39,18 @@ def test_one_configuration_says_its_options(toy, tmp_path, capsys):
     assert (tmp_path / "out" / "images" / "toy-best-epochs-2-validation-curve.png").exists()
 
 
+def test_variants_with_one_other_configuration_have_a_whole_chapter(toy, tmp_path):
+    """Nothing of them can be compared."""
+    write(tmp_path / "in", record("linear"), record(epochs=2))
+    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
+    page = (tmp_path / "out" / "toy.md").read_text()
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## Preset best",
+        "## Preset best, epochs 2",
+    ]
+    assert "Settings compared" not in page
+
+
 def test_settings_that_differ_make_the_label():
     rates = {"rate_gru": 0.1, "rate_multi": 0.2}
     preset = {"rates": rates, "clip": 0.1, "decay": "cosine", "validation": False}

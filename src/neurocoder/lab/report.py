@@ -104,7 +104,7 @@ def once(records: Sequence[Record], effective: Effective, warn: Callable[[str], 
 
 def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
     """What one configuration found. Several are compared in a table, besides what the preset's own found: the variants
-    that ran with other settings."""
+    that ran with other settings. Where each of these ran with only one, that one has a chapter of its own."""
     reference, experiment, preset, records = group
     known = experiment.presets.get(preset)
     usual = records[0].config if known is None else plain(known)
@@ -124,24 +124,28 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
             pictures={plot.name: draw(plot, f"{stem}-{plot.name}") for part in sections for plot in part.plots},
         )
 
-    for settings, own in rows:
-        if len(rows) == 1 or not settings:
-            try:
-                sections = experiment.sections(own, paper)
-            except Exception as error:
-                again = f"{commands(experiment, preset, own, reference)[0]} --again"
-                raise ValueError(
-                    f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are "
-                    f"they from this version? `{again}` recreates them"
-                ) from error
-            yield chapter(", ".join(filter(None, (preset, label(settings)))), own, sections)
+    def found(settings: Mapping[str, Any], own: Sequence[Record]) -> Chapter:
+        try:
+            sections = experiment.sections(own, paper)
+        except Exception as error:
+            again = f"{commands(experiment, preset, own, reference)[0]} --again"
+            raise ValueError(
+                f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are "
+                f"they from this version? `{again}` recreates them"
+            ) from error
+        return chapter(", ".join(filter(None, (preset, label(settings)))), own, sections)
+
+    yield from (found(settings, own) for settings, own in rows if len(rows) == 1 or not settings)
     if len(rows) > 1:
+        names = dict.fromkeys(run.variant for settings, own in rows if settings for run in own)
+        records = [record for record in records if record.variant in names]
+        rows = [(settings, kept) for settings, own in rows if (kept := [run for run in own if run.variant in names])]
+        if len(rows) == 1:  # these variants ran with no other settings
+            yield found(*rows[0])
+            return
         metric = experiment.metric or next(iter(records[0].metrics))
-        found = dict.fromkeys(run.variant for settings, own in rows if settings for run in own)
-        records = [record for record in records if record.variant in found]
-        rows = [(settings, kept) for settings, own in rows if (kept := [run for run in own if run.variant in found])]
-        order = list(found) if known is None else experiment.variants(known)
-        variants = sorted(found, key=lambda variant: order.index(variant) if variant in order else len(order))
+        order = list(names) if known is None else experiment.variants(known)
+        variants = sorted(names, key=lambda variant: order.index(variant) if variant in order else len(order))
         compared = comparison.section(rows, usual, variants, metric)
         compared = replace(compared, plots=experiment.compared(records))
         yield chapter(f"{preset}, {len(rows)} configurations", records, [compared])
