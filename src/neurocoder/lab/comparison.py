@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 from .formats.cells import brief
@@ -16,6 +17,11 @@ Settings = dict[str, Any]
 Rows = list[tuple[Settings, list[Record]]]
 """Records by the settings in which they differ from the preset."""
 Effective = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
+
+AS_THE_PRESET = "as the preset"
+"""The settings of the preset's own configuration, in words."""
+LETTERS = 36
+"""In a line of a panel's title."""
 
 
 def _all(config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
@@ -88,6 +94,11 @@ def label(settings: Mapping[str, Any]) -> str:
     return ", ".join(words.get(str(value), "{0} {1}").format(name, value) for name, value in pairs)
 
 
+def panel(name: str, settings: str) -> str:
+    """Title of a panel: its name, and settings in words on lines of their own."""
+    return f"{name}\n{fill(settings, LETTERS)}" if settings else name
+
+
 def apart(rows: Rows) -> tuple[Settings, Rows]:
     """The settings that all rows share, and the rows without them; a single row keeps its own."""
     first = rows[0][0].items() if len(rows) > 1 else ()
@@ -113,7 +124,7 @@ def section(rows: Rows, preset: Mapping[str, Any], variants: Sequence[str], metr
         note = f" (n={len(found)})" * (len(found) != usual)
         return brief([value / 10**unit for value in found], 2) + note if found else None
 
-    labels = [label(settings) or "as the preset" for settings, _ in own]
+    labels = [label(settings) or AS_THE_PRESET for settings, _ in own]
     headings = ["settings", *variants]
     cells: list[list[Cell]] = [[name, *map(cell, row.values())] for name, row in zip(labels, values, strict=True)]
     if len(variants) > len(labels):

@@ -147,7 +147,7 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
         order = list(names) if known is None else experiment.variants(known)
         variants = sorted(names, key=lambda variant: order.index(variant) if variant in order else len(order))
         compared = comparison.section(rows, usual, variants, metric)
-        compared = replace(compared, plots=experiment.compared(records))
+        compared = replace(compared, plots=experiment.compared(rows))
         yield chapter(f"{preset}, {len(rows)} configurations", records, [compared])
 
 

@@ -271,10 +271,15 @@ def test_four_panels_are_two_rows_of_two():
     assert [columns_for(count) for count in range(1, 8)] == [1, 2, 3, 2, 3, 3, 3]
 
 
+def compared(runs):
+    """The figures of several configurations."""
+    return Images().compared(configurations(runs, asdict(ImagesConfig()), Images().effective))
+
+
 def test_configurations_are_compared_by_their_settings():
     runs = [record(f"cifar10-mlp-{m}", validation=True, epochs_mlp=8) for m in ("original", "neurocoder")]
     runs += [record("cifar10-mlp-original", validation=True), record("cifar10-lenet-original", validation=True)]
-    curves, gains = Images().compared(runs)
+    curves, gains = compared(runs)
     assert [axis.get_title() for axis in curves.draw().axes] == [
         *("CIFAR-10, MLP\nas the preset", "CIFAR-10, MLP\nepochs 8", "CIFAR-10, LeNet"),
     ]
@@ -283,7 +288,7 @@ def test_configurations_are_compared_by_their_settings():
     assert axis.get_title() == "CIFAR-10, MLP"
     assert [label.get_text() for label in axis.get_yticklabels()] == ["Neurocoder as in the paper, epochs 8"]
     runs += [record(f"cifar10-{name}", validation=True) for name in ("mlp-original-wide", "lenet-neurocoder")]
-    mlp, lenet = Images().compared(runs)[1].draw().axes
+    mlp, lenet = compared(runs)[1].draw().axes
     assert [label.get_text() for label in mlp.get_yticklabels()] == [
         *("original, wider, as the preset", "Neurocoder as in the paper, epochs 8"),
     ]
@@ -295,7 +300,7 @@ def test_configurations_are_compared_by_their_settings():
 def test_settings_in_titles_are_wrapped():
     config = {"epochs_mlp": 8, "augmentation_mlp": "flip", "decay_mlp": "none"}
     runs = [record("cifar10-mlp-original", validation=True, **config), record("cifar10-mlp-original", validation=True)]
-    title = Images().compared(runs)[0].draw().axes[1].get_title()
+    title = compared(runs)[0].draw().axes[1].get_title()
     assert title == "CIFAR-10, MLP\nepochs 8, augmentation flip, decay\nnone"
 
 

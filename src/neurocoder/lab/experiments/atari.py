@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..checkpoints import Checkpoint
+from ..comparison import Rows
 from ..context import Context, TrainingError
 from ..environment import version
 from ..results import Record, plain
@@ -125,10 +126,8 @@ class Atari(Experiment):
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return atari_sections.sections(records, paper)
 
-    def compared(self, records: Sequence[Record]) -> list[Plot]:
-        known = self.presets.get(records[0].preset)
-        usual = records[0].config if known is None else plain(known)
-        return atari_sections.compared(records, usual, self.effective)
+    def compared(self, rows: Rows) -> list[Plot]:
+        return atari_sections.compared(rows)
 
 
 class Curve:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 
-from ..comparison import Effective, apart, configurations, label
+from ..comparison import AS_THE_PRESET, Rows, apart, label, panel
 from ..results import Record
 from ..rl import HEADS
 from ..rl.evaluation import REFERENCES
@@ -22,9 +21,6 @@ PUBLISHED = {
     "montezuma": (41, 0, 0),
 }
 """A3C LSTM (Mnih et al., 2016, human starts), A2C (Schulman et al., 2017), PPO after 10M steps (CleanRL)."""
-
-WIDTH = 36
-"""Letters in a line of a panel's title."""
 
 
 def split(records: Sequence[Record]) -> dict[str, dict[str, list[Record]]]:
@@ -55,11 +51,11 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     return [Section("Scores", text, tables, [curves(by)]), Section("Speed", tables=[speed(by)])]
 
 
-def compared(records: Sequence[Record], usual: Mapping[str, Any], effective: Effective) -> list[Plot]:
+def compared(rows: Rows) -> list[Plot]:
     """Learning curves of several configurations, each in panels of its own."""
     panels = {
-        f"{game}\n{fill(label(settings) or 'as the preset', WIDTH)}": heads
-        for settings, own in apart(configurations(records, usual, effective))[1]
+        panel(game, label(settings) or AS_THE_PRESET): heads
+        for settings, own in apart(rows)[1]
         for game, heads in split(own).items()
     }
     return [curves(panels)] if panels else []

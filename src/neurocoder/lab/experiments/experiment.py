@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..comparison import Rows
 from ..context import Context
 from ..results import Record
 from ..sections import Plot, Section
@@ -61,8 +62,9 @@ class Experiment(ABC):
         """Tables and figures from this experiment's records (one preset's, any subset of variants and seeds) beside the
         paper's numbers (this experiment's part of `paper.toml`)."""
 
-    def compared(self, records: Sequence[Record]) -> list[Plot]:
-        """Figures of records with several configurations of a preset, beside the table that compares them."""
+    def compared(self, rows: Rows) -> list[Plot]:
+        """Figures of several configurations of a preset, each its settings that differ from the preset's and its
+        records, beside the table that compares them."""
         return []
 
 

@@ -24,9 +24,10 @@ from torch.nn.functional import cross_entropy
 
 import neurocoder as nc
 
+from ..comparison import Rows
 from ..context import Context
 from ..data.augmentation import Kind
-from ..results import Record, plain
+from ..results import Record
 from ..sections import Plot, Section
 from ..tasks import Batch, Task
 from ..training import evaluating, train
@@ -253,10 +254,8 @@ class Images(TaskExperiment):
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return images_sections.sections(records, paper)
 
-    def compared(self, records: Sequence[Record]) -> list[Plot]:
-        known = self.presets.get(records[0].preset)
-        usual = records[0].config if known is None else plain(known)
-        return images_sections.compared(records, usual, self.effective)
+    def compared(self, rows: Rows) -> list[Plot]:
+        return images_sections.compared(rows)
 
 
 def training_data(config: ImagesConfig, variant: Variant, device: torch.device) -> tuple[Labelled, Labelled | None]:

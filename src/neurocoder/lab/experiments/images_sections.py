@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from statistics import fmean
-from textwrap import fill
 from typing import Any
 
-from ..comparison import Effective, apart, configurations, label
+from ..comparison import AS_THE_PRESET, Rows, apart, label, panel
 from ..plots import images as figures
 from ..results import Record
 from ..sections import Cell, Difference, Ours, Plot, Section, Table
@@ -29,8 +28,6 @@ KINDS = {
     "crop": "images cropped, with black borders, and mirrored at random",
 }
 RATES = {"cosine": "cosine decay", "none": "no decay"}
-WIDTH = 36
-"""Letters in a line of a panel's title."""
 
 Models = Mapping[str, Sequence[Record]]
 
@@ -57,25 +54,25 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     return [*parts, *([Section("Where programs help", tables=where)] if where else [])]
 
 
-def compared(records: Sequence[Record], usual: Mapping[str, Any], effective: Effective) -> list[Plot]:
+def compared(rows: Rows) -> list[Plot]:
     """Curves and differences of several configurations; settings are named where a network has more than one."""
-    rows = [(settings, cases(own)) for settings, own in apart(configurations(records, usual, effective))[1]]
+    records = [record for _, own in rows for record in own]
+    found = [(settings, cases(own)) for settings, own in apart(rows)[1]]
     held_out = {record.config["validation"] for record in records}
     validation = held_out == {True}
     curves: dict[str, dict[str, figures.Curve]] = {}
-    found: dict[str, dict[str, list[float]]] = {}
+    gained: dict[str, dict[str, list[float]]] = {}
     for case in cases(records):
-        mine = [(settings, {case: models[case]}) for settings, models in rows if case in models]
+        mine = [(settings, {case: models[case]}) for settings, models in found if case in models]
         for settings, own in mine:
             differing = {name.removesuffix(f"_{case[1]}"): value for name, value in settings.items()}
-            named = (label(differing) or "as the preset") if len(mine) > 1 else ""
-            suffix = f"\n{fill(named, WIDTH)}" if named else ""
-            curves |= {title + suffix: models for title, models in panels(own, validation).items()}
-            for panel, models in gains(own).items():
+            named = (label(differing) or AS_THE_PRESET) if len(mine) > 1 else ""
+            curves |= {panel(name, named): models for name, models in panels(own, validation).items()}
+            for name, models in gains(own).items():
                 lines = {f"{model}, {named}" if named else model: values for model, values in models.items()}
-                found.setdefault(panel, {}).update(lines)
+                gained.setdefault(name, {}).update(lines)
     drawn = [curves_plot(curves, validation, len(held_out) > 1)] if curves else []  # unknown variants have no panel
-    return [*drawn, *filter(None, [differences_plot(found)])]
+    return [*drawn, *filter(None, [differences_plot(gained)])]
 
 
 def cases(records: Sequence[Record]) -> Cases:

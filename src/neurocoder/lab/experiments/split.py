@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import neurocoder as nc
 
 from .. import continual as cl
+from ..comparison import Rows
 from ..context import Context
 from ..results import Record
 from ..sections import Plot, Section
@@ -234,8 +235,8 @@ class Split(Experiment):
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return split_sections.sections(records, paper)
 
-    def compared(self, records: Sequence[Record]) -> list[Plot]:
-        return split_sections.memory_plots(records)
+    def compared(self, rows: Rows) -> list[Plot]:
+        return split_sections.memory_plots([record for _, records in rows for record in records])
 
 
 def results(matrix: Tensor, untrained: Sequence[float]) -> dict[str, float]:

@@ -136,7 +136,7 @@ def combine(partial: Tensor, found: Statistics, shape: Shape, begin: int, count:
     )
 
 
-class Growing:
+class ForwardPass:
     """Fills in a block's channels, features (M, stride), layer by layer."""
 
     def __init__(self, features: Tensor, shape: Shape) -> None:
@@ -144,7 +144,7 @@ class Growing:
         self._columns = features.new_empty(shape.rows, shape.columns)
         self._partial = features.new_empty(self.tiles, 2, shape.padded, dtype=torch.float32)
 
-    def grow(self, index: int, layer: Layer, matrix: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    def add(self, index: int, layer: Layer, matrix: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
         """The channels of a layer that normalises by `mean` and `rstd`; their moments, by tiles (T, 2, width)."""
         shape, channels = self.shape, self.shape.channels(index)
         tile = FORWARD if shape.rows > FEW else FORWARD | {"BM": FORWARD["BM"] // 2}
@@ -167,15 +167,15 @@ def forward(
     features: Tensor, layers: Sequence[Layer], matrices: Sequence[Tensor], shape: Shape, eps: float
 ) -> Statistics:
     """Fill in the channels of all layers; statistics of all channels."""
-    growing = Growing(features, shape)
+    forward_pass = ForwardPass(features, shape)
     found = Statistics(*(features.new_empty(shape.stride, dtype=torch.float32) for _ in range(3)))
-    partial = features.new_empty(growing.tiles, 2, shape.first, dtype=torch.float32)
-    moments_kernel[growing.tiles, cdiv(shape.first, ALIGNED)](
+    partial = features.new_empty(forward_pass.tiles, 2, shape.first, dtype=torch.float32)
+    moments_kernel[forward_pass.tiles, cdiv(shape.first, ALIGNED)](
         features, partial, shape.rows, shape.first, shape.stride, BM=TILE, BC=ALIGNED
     )
     combine(partial, found, shape, 0, shape.first, eps)
     for index, (layer, matrix) in enumerate(zip(layers, matrices, strict=True)):
-        moments = growing.grow(index, layer, matrix, found.mean, found.rstd)
+        moments = forward_pass.add(index, layer, matrix, found.mean, found.rstd)
         combine(moments, found, shape, shape.channels(index), shape.growth, eps)
     return found
 
@@ -245,9 +245,9 @@ def evaluate(
     layers = [Layer(*(p.contiguous() for p in layer)) for layer in layers]
     features, shape = begin(x, layers, dtype)
     with on_device_of(x):
-        growing = Growing(features.view(shape.rows, shape.stride), shape)
+        forward_pass = ForwardPass(features.view(shape.rows, shape.stride), shape)
         for index, (layer, (mean, variance)) in enumerate(zip(layers, running, strict=True)):
-            growing.grow(index, layer, packed(layer.weight, shape, dtype), mean, (variance + eps).rsqrt())
+            forward_pass.add(index, layer, packed(layer.weight, shape, dtype), mean, (variance + eps).rsqrt())
     return features.permute(0, 3, 1, 2)[:, : shape.channels(len(layers))]
 
 
