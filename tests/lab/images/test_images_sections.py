@@ -3,8 +3,10 @@
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 
 from neurocoder.lab.comparison import configurations
+from neurocoder.lab.data import cifar
 from neurocoder.lab.experiments.images import Images, ImagesConfig
 from neurocoder.lab.experiments.images_classes import CLASSES
 from neurocoder.lab.experiments.images_variants import DATASETS, MODELS, variants
@@ -310,3 +312,40 @@ def test_the_other_networks_settings_do_not_set_runs_apart():
     assert len(configurations(runs, usual, Images().effective)) == 1
     runs.append(record("cifar10-mlp-neurocoder", hidden=32))
     assert len(configurations(runs, usual, Images().effective)) == 2
+
+
+def where(*runs):
+    return sections(list(runs))[-1]
+
+
+def test_images_that_share_a_program_are_drawn_from_the_data_set(monkeypatch):
+    images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 3, 32, 32)  # each of one grey
+    monkeypatch.setattr(cifar, "load", lambda name, train: cifar.Images(images, torch.tensor([7, 7, 3, 3])))
+    right = [0, 0, 0, 1, 0, 0, 0, 2, 0, 0]
+    run = record("cifar10-mlp-neurocoder", predictions="07070399", right=right)
+    run.observations["programs"]["5"]["largest"][0]["rows"] = [1, 3]
+    found = where(run, record("cifar10-mlp-original", predictions="07070399", right=right))
+    (plot,) = found.plots
+    assert plot.name == "cifar10-shared"
+    assert not found.text
+    (axis,) = plot.draw().axes
+    assert axis.get_title() == "MLP, output layer"
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["50.0%"]
+    sheet = axis.images[0].get_array()
+    assert sheet.shape == (34, 68, 3)
+    assert (sheet[:32, :32].max(), sheet[:32, 34:66].min(), sheet[33, 33, 0]) == (1, 3, 255)
+
+
+def test_images_in_another_order_or_nowhere_are_not_drawn(monkeypatch):
+    run = record("cifar10-mlp-neurocoder", predictions="0707", right=[0] * 7 + [1, 0, 0])
+    labels = {"other": torch.tensor([3, 3]), "fewer": torch.tensor([7])}
+    for found in labels.values():
+        images = torch.zeros(len(found), 3, 32, 32, dtype=torch.uint8)
+        monkeypatch.setattr(cifar, "load", lambda name, train, pair=(images, found): cifar.Images(*pair))
+        assert not where(run).plots
+        assert "NEUROCODER_DATA" in where(run).text[0]
+    monkeypatch.undo()
+    monkeypatch.delenv("NEUROCODER_DATA", raising=False)
+    assert not where(run).plots
+    assert "NEUROCODER_DATA" in where(run).text[0]
+    assert not where(record("cifar10-mlp-neurocoder", validation=True)).text

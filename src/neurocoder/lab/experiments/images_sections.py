@@ -14,6 +14,7 @@ from ..results import Record
 from ..sections import Cell, Difference, Ours, Plot, Section, Table
 from ..statistics import by_seed, differences
 from .images_classes import TITLES
+from .images_shared import shared_plots
 from .images_variants import MODELS, NETWORKS, parse, variants
 from .images_where import Cases, agreement_table, class_tables, program_table
 
@@ -51,7 +52,8 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
         parts.append(Section("Search directions", text, [search_table(searched)], plots))
     parts.append(Section("Parameters and time (Table 6)", tables=[size_table(found, paper)]))
     where = [table for table in (*class_tables(found), agreement_table(found), program_table(found)) if table.rows]
-    return [*parts, *([Section("Where programs help", tables=where)] if where else [])]
+    plots, text = shared_plots(found)
+    return [*parts, *([Section("Where programs help", text, where, plots)] if where else [])]
 
 
 def compared(rows: Rows) -> list[Plot]:

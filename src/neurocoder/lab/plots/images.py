@@ -1,4 +1,4 @@
-"""The figures of object recognition: learning curves, and differences to the original network."""
+"""The figures of object recognition: learning curves, differences to the original network, images by program."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from ..statistics import summary
 from . import style
@@ -20,6 +21,8 @@ COLOURS = {
 }
 OURS = (style.BLUE, style.SKY, style.GREEN)
 DASHES = ("-", "--", ":", "-.")
+CELL = 34
+"""Pixels from one image to the next."""
 FAR = 4.0
 """Points below the original from which a difference is a number at the edge, so that the others can be told apart."""
 
@@ -112,4 +115,33 @@ def differences(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     low, high = max(min(near), -FAR), max(near)
     axes[0].set_xlim(low - 0.08 * (high - low), high + 0.04 * (high - low))
     axes[-1].set_xlabel("points above the original")
+    return figure
+
+
+@style.styled
+def shared_programs(panels: Mapping[str, Sequence[tuple[str, NDArray[np.uint8]]]]) -> Figure:
+    """A panel for each layer, with a row of images (n, 32, 32, 3) for each of its programs.
+
+    Args:
+        panels: by title, the label and the images of each program.
+    """
+    columns = columns_for(len(panels))
+    lines = -(-len(panels) // columns)
+    figure = style.new_figure(1.4 * lines)
+    axes = figure.subplots(lines, columns, squeeze=False)
+    for axis, (title, programs) in zip(axes.flat, panels.items(), strict=False):
+        most = max(len(images) for _, images in programs)
+        sheet = np.full((CELL * len(programs), CELL * most, 3), 255, np.uint8)
+        for row, (_, images) in enumerate(programs):
+            for column, image in enumerate(images):
+                top, left, size = CELL * row, CELL * column, len(image)
+                sheet[top : top + size, left : left + size] = image
+        axis.imshow(sheet, interpolation="none")
+        axis.set_title(title)
+        axis.set_xticks([])
+        axis.set_yticks([CELL * (row + 0.5) for row in range(len(programs))], [label for label, _ in programs])
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
     return figure
