@@ -15,6 +15,7 @@ check) # graphs against eager steps: the same start must give nearly the same cu
     wait
     ;;
 speed) # one process after the other; a run begins by making its environments, which is not counted
+    python3 "$(dirname "$0")/atari_learner.py" plain neurocoder
     for seed in 0 1; do
         for head in plain neurocoder; do speed speed --seeds $seed --variants seaquest-$head --steps 163840; done
     done
