@@ -13,7 +13,7 @@ case $1 in
 best) # test set: what is not in `results` yet
     run test 'cifar100-{mlp,lenet}-stored-program' --preset best --seeds 3-4 --jobs 4
     ;;
-paper) # validation: where could LeNet's gain come from? An LSTM of 128, or all dense layers, make the count of Table 6
+paper) # validation: where could LeNet's gain come from? An LSTM of 128, or all dense layers, fit the count of Table 6
     run dense 'cifar{10,100}-lenet-{original,neurocoder} cifar{10,100}-lenet-neurocoder-{dense,plain,sharp,free,steered}' --preset paper --validation --seeds 100-102 --jobs 7 &
     for hidden in 32 128; do
         run lstm-$hidden 'cifar{10,100}-lenet-neurocoder' --preset paper --validation --seeds 100-102 --hidden $hidden --jobs 2 &
