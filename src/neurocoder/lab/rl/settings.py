@@ -59,7 +59,7 @@ class Settings:
     width: int = 512
     """Size of the agent's LSTM."""
     hidden: int = 8
-    """Size of the LSTM in the Neurocoder heads; 8 comes nearest to the paper's 3.3M parameters."""
+    """Size of the LSTM in the Neurocoder heads; the paper gives it for MNIST only."""
     residual: bool = True
     """Whether the Neurocoder heads have a gated residual."""
     stack: int = 4
