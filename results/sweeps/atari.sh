@@ -5,7 +5,7 @@ set -u
 output=$2
 export OMP_NUM_THREADS=1
 run() { python3 -m neurocoder.lab run atari --device cuda --resume "$@"; }
-speed() { name=$1; shift; run --preset best --episodes 2 --frames 2000 --log-every 20480 --output "$output/$name" "$@"; }
+speed() { run --preset best --episodes 2 --frames 2000 --log-every 20480 --output "$output/speed" "$@"; }
 
 case $1 in
 check) # graphs against eager steps: the same start must give nearly the same curve
@@ -17,7 +17,7 @@ check) # graphs against eager steps: the same start must give nearly the same cu
 speed) # one process after the other; a run begins by making its environments, which is not counted
     python3 "$(dirname "$0")/atari_learner.py" plain neurocoder
     for seed in 0 1; do
-        for head in plain neurocoder; do speed speed --seeds $seed --variants seaquest-$head --steps 163840; done
+        for head in plain neurocoder; do speed --seeds $seed --variants seaquest-$head --steps 163840; done
     done
     ;;
 train) # the runs that remain, two at a time: so many fill the cores with emulators

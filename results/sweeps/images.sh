@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The runs of object recognition that remain, on one GPU with 16 cores, in this order:
 # `bash results/sweeps/images.sh best|paper|search|densenet|alone OUTPUT`. The same command continues where it stopped.
-# CIFAR is read from NEUROCODER_DATA. A process takes 15 s to start, so each line is one group of processes; a stage has 16 in all.
+# CIFAR is read from NEUROCODER_DATA. A process takes 15 s to start, so each line is one group of processes.
 set -u
 output=$2
 export OMP_NUM_THREADS=1

@@ -51,6 +51,19 @@ def test_variants_with_one_other_configuration_have_a_whole_chapter(toy, tmp_pat
     assert "Settings compared" not in page
 
 
+def test_only_variants_with_several_configurations_are_compared(toy, tmp_path):
+    write(tmp_path / "in" / "a", record("J1"), record("linear", epochs=3), record("J5", epochs=2))
+    write(tmp_path / "in" / "b", record("J1", epochs=4))
+    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
+    page = (tmp_path / "out" / "toy.md").read_text()
+    titles = [line.removeprefix("## Preset ") for line in page.splitlines() if line.startswith("## ")]
+    assert titles == ["best", "best, epochs 2", "best, epochs 3", "best, 2 configurations"]
+    compared = page.partition("2 configurations")[2]
+    assert "J1" in compared
+    assert "linear" not in compared
+    assert "J5" not in compared
+
+
 def test_settings_that_differ_make_the_label():
     rates = {"rate_gru": 0.1, "rate_multi": 0.2}
     preset = {"rates": rates, "clip": 0.1, "decay": "cosine", "validation": False}

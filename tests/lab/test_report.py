@@ -3,14 +3,14 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from toy import CHAPTER, PLOT, TABLE, Toy, record, write
+from toy import CHAPTER, PLOT, SECTION, TABLE, Toy, record, write
 
 from neurocoder.lab import command, provenance, report
 from neurocoder.lab.experiments import load
 from neurocoder.lab.formats import cells, html, markdown, text
 from neurocoder.lab.formats.chapter import draw
 from neurocoder.lab.results import plain
-from neurocoder.lab.sections import Difference, Ours, Table
+from neurocoder.lab.sections import Difference, Ours, Table, UndrawableError
 from neurocoder.lab.statistics import by_seed, differences, summary
 
 
@@ -116,6 +116,24 @@ def test_figures_are_the_same_bytes_every_time():
     assert first == again
     assert b"<dc:date>" not in first.svg
     assert first.png.startswith(b"\x89PNG")
+
+
+def test_a_figure_that_cannot_be_drawn_is_left_out_and_its_file_stays(toy, tmp_path, monkeypatch, capsys):
+    def undrawable():
+        raise UndrawableError("there are no pictures")
+
+    write(tmp_path, record())
+    options = report.Options(output=tmp_path, target=tmp_path / "out")
+    file, page = tmp_path / "out" / "images" / "toy-best-curve.png", tmp_path / "out" / "toy.md"
+    report.main(options)
+    assert file.name in page.read_text()
+    section = replace(SECTION, plots=[replace(PLOT, draw=undrawable)])
+    monkeypatch.setattr(Toy, "sections", lambda self, records, paper: [section])
+    capsys.readouterr()
+    report.main(options)
+    assert file.name not in page.read_text()
+    assert file.is_file()
+    assert "toy, preset best: no figure curve: there are no pictures" in capsys.readouterr().err
 
 
 def test_terminal_shows_markup_as_it_is(capsys):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,7 +24,7 @@ from .formats.cells import LEGEND
 from .formats.chapter import Chapter, draw, slug
 from .provenance import commands, environment, origin, runs
 from .results import Record, plain
-from .sections import Section
+from .sections import Section, UndrawableError
 
 PAPER = Path(__file__).with_name("paper.toml")
 PIPE_WIDTH = 200
@@ -44,6 +46,8 @@ class Options:
     """Experiments to include; by default all built-in ones with records."""
     presets: tuple[str, ...] = ()
     """Presets to include; by default all with records."""
+    data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Folder of data sets, for figures that show images; by default NEUROCODER_DATA."""
 
     @property
     def folder(self) -> Path:
@@ -102,9 +106,9 @@ def once(records: Sequence[Record], effective: Effective, warn: Callable[[str], 
     return [record for found in kept.values() for record in found]
 
 
-def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
-    """What one configuration found. Several are compared in a table, besides what the preset's own found: the variants
-    that ran with other settings. Where each of these ran with only one, that one has a chapter of its own."""
+def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]) -> Iterator[Chapter]:
+    """What the preset's own configuration found, and any other one whose variants ran with no other settings. The rest
+    is compared in a table."""
     reference, experiment, preset, records = group
     known = experiment.presets.get(preset)
     usual = records[0].config if known is None else plain(known)
@@ -114,6 +118,14 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
 
     def chapter(name: str, own: Sequence[Record], sections: Sequence[Section]) -> Chapter:
         stem = slug(experiment.name, name)
+        pictures, undrawn = {}, []
+        for plot in (plot for part in sections for plot in part.plots):
+            try:
+                pictures[plot.name] = draw(plot, f"{stem}-{plot.name}")
+            except UndrawableError as error:
+                undrawn.append(f"{stem}-{plot.name}")
+                warn(f"{experiment.name}, preset {name}: no figure {plot.name}: {error}")
+        sections = [replace(part, plots=[plot for plot in part.plots if plot.name in pictures]) for part in sections]
         return Chapter(
             experiment=experiment.name,
             title=experiment.title,
@@ -121,7 +133,8 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
             origin=origin(own),
             commands=commands(experiment, preset, own, reference),
             sections=sections,
-            pictures={plot.name: draw(plot, f"{stem}-{plot.name}") for part in sections for plot in part.plots},
+            pictures=pictures,
+            undrawn=undrawn,
         )
 
     def found(settings: Mapping[str, Any], own: Sequence[Record]) -> Chapter:
@@ -135,20 +148,22 @@ def chapters(group: Group, paper: Mapping[str, Any]) -> Iterator[Chapter]:
             ) from error
         return chapter(", ".join(filter(None, (preset, label(settings)))), own, sections)
 
-    yield from (found(settings, own) for settings, own in rows if len(rows) == 1 or not settings)
-    if len(rows) > 1:
-        names = dict.fromkeys(run.variant for settings, own in rows if settings for run in own)
-        records = [record for record in records if record.variant in names]
-        rows = [(settings, kept) for settings, own in rows if (kept := [run for run in own if run.variant in names])]
-        if len(rows) == 1:  # these variants ran with no other settings
-            yield found(*rows[0])
-            return
+    times = Counter(variant for _, own in rows for variant in {run.variant for run in own})
+    compared = []
+    for settings, own in rows:
+        if settings and any(times[run.variant] > 1 for run in own):
+            compared += [run.variant for run in own]
+        else:
+            yield found(settings, own)
+    if compared:
+        records = [record for record in records if record.variant in compared]
+        rows = [(settings, kept) for settings, own in rows if (kept := [run for run in own if run.variant in compared])]
         metric = experiment.metric or next(iter(records[0].metrics))
-        order = list(names) if known is None else experiment.variants(known)
-        variants = sorted(names, key=lambda variant: order.index(variant) if variant in order else len(order))
-        compared = comparison.section(rows, usual, variants, metric)
-        compared = replace(compared, plots=experiment.compared(rows))
-        yield chapter(f"{preset}, {len(rows)} configurations", records, [compared])
+        order = compared if known is None else experiment.variants(known)
+        variants = sorted(set(compared), key=lambda name: order.index(name) if name in order else len(order))
+        table = comparison.section(rows, usual, variants, metric)
+        section = replace(table, plots=experiment.compared(rows))
+        yield chapter(f"{preset}, {len(rows)} configurations", records, [section])
 
 
 def write(target: Path, content: bytes | str) -> None:
@@ -170,8 +185,9 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
 def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> None:
     """Figures, a Markdown page for each experiment, an index to these pages, and the HTML page.
 
-    Figures that only the earlier pages showed are removed.
+    Figures that only the earlier pages showed are removed, but not those that cannot be drawn here.
     """
+    undrawn = {target / "images" / f"{stem}.png" for chapter in chapters for stem in chapter.undrawn}
     figures = {
         target / "images" / f"{picture.stem}.png": picture.png
         for chapter in chapters
@@ -184,7 +200,7 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> Non
         earlier = markdown.figures(page.read_text()) if page.is_file() else []
         write(page, markdown.page([one for one in chapters if one.experiment == name]))
         for figure in earlier:
-            if target / figure not in figures:
+            if target / figure not in figures.keys() | undrawn:
                 (target / figure).unlink(missing_ok=True)
     pages = sorted([*target.glob("*.md"), *target.glob("*/README.md")])
     links = {page.relative_to(target): page.read_text().partition("\n")[0] for page in pages}
@@ -198,8 +214,13 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> Non
 
 def main(options: Options) -> int:
     """Write everything under the target, and print the tables; returns the exit status."""
+    if options.data_root is not None:
+        if not options.data_root.is_dir():
+            raise ValueError(f"--data-root must be a folder, got {options.data_root}")
+        os.environ["NEUROCODER_DATA"] = str(options.data_root.resolve())
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    groups = gather(options, lambda line: errors.print(f"warning: {line}"))
+    warn: Callable[[str], None] = lambda line: errors.print(f"warning: {line}")  # noqa: E731
+    groups = gather(options, warn)
     if not groups:
         names = options.experiments or tuple(EXPERIMENTS)
         some, make = " or ".join(names), " or ".join(f"`neurocoder run {name}`" for name in names)
@@ -209,7 +230,7 @@ def main(options: Options) -> int:
     if why := obstacle(options.folder):
         raise ValueError(f"--target must be a folder that can be written to, got {options.folder}: {why}")
     paper = paper_numbers()
-    found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}))]
+    found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}), warn)]
     save(found, facts([record for group in groups for record in group[-1]]), options.folder)
     screen = Console(markup=False, highlight=False)
     if not screen.is_terminal:

@@ -37,6 +37,10 @@ class Table:
     caption: str = ""
 
 
+class UndrawableError(Exception):
+    """Raised by `Plot.draw`: what the figure needs is not at hand. The report leaves it out, and says why."""
+
+
 @dataclass(frozen=True)
 class Plot:
     """A figure that is drawn when a report is written."""

@@ -10,6 +10,7 @@ import neurocoder as nc
 from neurocoder.lab.networks.densenet import Block, DenseNet
 
 pytest.importorskip("triton")
+dense_block = pytest.importorskip("neurocoder.lab.networks.dense_block")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -47,8 +48,11 @@ def assert_close(found, exact, tolerance):
         (1, (6, 10), 64, 12, 2),  # more than one tile of channels in the last layer; not square
     ],
 )
-def test_kernels_compute_values_gradients_and_statistics(count, size, channels, growth, layers, monkeypatch):
+@pytest.mark.parametrize("grid", [1, dense_block.GRID])  # how many tiles of pixels are summed up in one loop
+def test_kernels_compute_values_gradients_and_statistics(count, size, channels, growth, layers, grid, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(dense_block, "GRID", grid)
+    monkeypatch.setattr(dense_block, "FEW", 0 if grid == 1 else dense_block.FEW)  # whole tiles, and halves
     model = block(channels, growth, layers)
     x = 2 * torch.randn(count, channels, *size, device=DEVICE) + 1
     upstream = torch.randn(count, channels + growth * layers, *size, device=DEVICE)
@@ -70,6 +74,32 @@ def test_evaluation_uses_each_layers_running_statistics(count, size, channels, m
         assert model.has_kernels(x)
         found = model(x)
     assert_close({"y": found}, {"y": exact}, 1e-5)
+
+
+def test_what_is_not_a_number_stays_so():
+    model = block(16, 4, 2).eval()
+    model[0].norm.running_mean[3] = torch.nan
+    x = torch.randn(2, 16, 4, 4, device=DEVICE)
+    with torch.no_grad(), nc.backend("triton"):
+        assert model(x)[:, 16:].isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 8, 8), (16, 8, 8)])
+def test_wrong_shapes_are_torchs_to_refuse(shape):
+    model, x = block(16, 4, 1), torch.randn(shape, device=DEVICE)
+    with nc.backend("triton"), pytest.raises((RuntimeError, ValueError), match=r"running_mean|4D input"):
+        model(x)
+
+
+def test_tiles_of_float32_fit_small_gpus():
+    """Compiled for sm_86 and sm_90 they take at most 66 KB of shared memory; those of 16 bits would take up to 199."""
+    features = torch.empty(dense_block.FEW + 1, 16)
+    assert dense_block.forward_tile(features)["BM"] == 64
+    assert dense_block.forward_tile(features[:9])["BM"] == 32
+    assert dense_block.backward_tile(features)["BM"] == 32
+    half = features.bfloat16()
+    assert dense_block.forward_tile(half) == dense_block.FORWARD
+    assert dense_block.backward_tile(half) == dense_block.BACKWARD
 
 
 def test_statistics_of_features_far_from_zero():
@@ -98,9 +128,10 @@ def test_kernels_under_autocast_are_as_near_as_torch_is(dtype):
             for name, value in exact.items()
             if "tracked" not in name
         ]
+        assert max(relative) < 0.3
         off[backend] = torch.stack(relative).log().mean().exp()
     # A unit that rounding turns on or off moves many gradients, so a single one says little, and even the mean varies.
-    assert off["triton"] < 2 * off["torch"] < 0.2
+    assert off["triton"] < 2 * off["torch"]
 
 
 def used(model, x):

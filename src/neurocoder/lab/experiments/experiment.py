@@ -63,8 +63,8 @@ class Experiment(ABC):
         paper's numbers (this experiment's part of `paper.toml`)."""
 
     def compared(self, rows: Rows) -> list[Plot]:
-        """Figures of several configurations of a preset, each its settings that differ from the preset's and its
-        records, beside the table that compares them."""
+        """Figures of several configurations of a preset, beside the table that compares them. A row has the settings
+        that differ from the preset's, and the records."""
         return []
 
 

@@ -52,8 +52,7 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
         parts.append(Section("Search directions", text, [search_table(searched)], plots))
     parts.append(Section("Parameters and time (Table 6)", tables=[size_table(found, paper)]))
     where = [table for table in (*class_tables(found), agreement_table(found), program_table(found)) if table.rows]
-    plots, text = shared_plots(found)
-    return [*parts, *([Section("Where programs help", text, where, plots)] if where else [])]
+    return [*parts, *([Section("Where programs help", tables=where, plots=shared_plots(found))] if where else [])]
 
 
 def compared(rows: Rows) -> list[Plot]:

@@ -49,6 +49,8 @@ class Chapter:
     sections: Sequence[Section]
     pictures: Mapping[str, Picture]
     """By name of the plot."""
+    undrawn: Sequence[str] = ()
+    """Names of the files of figures that cannot be drawn here: those of an earlier report stay."""
 
 
 def slug(experiment: str, preset: str) -> str:

@@ -52,6 +52,22 @@ BACKWARD: dict[str, Any] = {"BM": 64, "BC": 32, "STAGES": 3, "num_warps": 4}
 GRID = 528
 """About how many instances of `backward_kernel` run: four for each processor of an H200. Fixed, so that sums over
 pixels have a fixed order."""
+WIDE: dict[str, dict[str, Any]] = {
+    "forward": {"BM": 64, "BC": 32, "num_stages": 2},
+    "backward": {"BM": 32, "STAGES": 2},
+}
+"""What differs with float32 features: tiles that fit into the 99 KB of shared memory that small GPUs have."""
+
+
+def forward_tile(features: Tensor) -> dict[str, Any]:
+    """The tile of `expand_kernel` for features (M, stride)."""
+    tile = FORWARD | (WIDE["forward"] if features.dtype == torch.float32 else {})
+    return tile if len(features) > FEW else tile | {"BM": tile["BM"] // 2}
+
+
+def backward_tile(features: Tensor) -> dict[str, Any]:
+    """The tile of `backward_kernel`."""
+    return BACKWARD | (WIDE["backward"] if features.dtype == torch.float32 else {})
 
 
 def aligned(channels: int) -> int:
@@ -145,9 +161,10 @@ class ForwardPass:
         self._partial = features.new_empty(self.tiles, 2, shape.padded, dtype=torch.float32)
 
     def add(self, index: int, layer: Layer, matrix: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-        """The channels of a layer that normalises by `mean` and `rstd`; their moments, by tiles (T, 2, width)."""
+        """The channels of a layer that normalises by `mean` and `rstd`; their moments, by tiles (T, 2, width), until
+        the next layer is added."""
         shape, channels = self.shape, self.shape.channels(index)
-        tile = FORWARD if shape.rows > FEW else FORWARD | {"BM": FORWARD["BM"] // 2}
+        tile = forward_tile(self.features)
         expand_kernel[cdiv(shape.rows, tile["BM"]),](
             *(self.features, matrix, mean, rstd, layer.gamma, layer.beta),
             *(self._columns, shape.rows, channels, aligned(channels), shape.stride),
@@ -189,13 +206,14 @@ def backward(
     shape: Shape,
 ) -> tuple[Tensor, list[Layer]]:
     """The gradients of the given channels (M, C_0) and of the layers; changes the features' gradient (M, stride)."""
-    rows, tiles = shape.rows, cdiv(shape.rows, BACKWARD["BM"])
+    tile = backward_tile(features)
+    rows, tiles = shape.rows, cdiv(shape.rows, tile["BM"])
     sums = grad.new_zeros(2, shape.stride, dtype=torch.float32)
     complete, columns = grad.new_empty(rows, shape.padded), grad.new_empty(rows, shape.columns)
     grads = []
     for index in reversed(range(len(layers))):
         layer, channels = layers[index], shape.channels(index)
-        padded, blocks = aligned(channels), cdiv(channels, BACKWARD["BC"])
+        padded, blocks = aligned(channels), cdiv(channels, tile["BC"])
         complete_kernel[cdiv(rows, TILE),](
             *(grad, features, found.mean, found.rstd, sums, complete, rows, channels // 4, shape.stride),
             **{"G": shape.growth, "GG": shape.padded, "BM": TILE},
@@ -211,7 +229,7 @@ def backward(
             *(features, grad, columns, matrices[index], found.mean, found.rstd),
             *(layer.gamma, layer.beta, weights, parts, rows, channels, padded, shape.stride, tiles, each),
             **{"J": shape.columns, "PRECISION": precision(grad.dtype)},
-            **BACKWARD,
+            **tile,
         )
         own = Layer(*(torch.empty_like(parameter) for parameter in layer))
         gather_kernel[9 * shape.growth + 1, cdiv(channels, 64)](
@@ -227,7 +245,7 @@ def backward(
     return torch.addcmul(grad[:, given] - level[given], features[:, given], slope[given], value=-1), grads[::-1]
 
 
-def begin(x: Tensor, layers: Sequence[Layer], dtype: torch.dtype) -> tuple[Tensor, Shape]:
+def new_features(x: Tensor, layers: Sequence[Layer], dtype: torch.dtype) -> tuple[Tensor, Shape]:
     """Features (N, H, W, stride) that hold x (N, C_0, H, W), and their shape."""
     count, first, height, width = x.shape
     growth = len(layers[0].weight)
@@ -239,11 +257,11 @@ def begin(x: Tensor, layers: Sequence[Layer], dtype: torch.dtype) -> tuple[Tenso
 
 @torch.no_grad()
 def evaluate(
-    x: Tensor, dtype: torch.dtype, eps: float, layers: Sequence[Layer], running: Sequence[tuple[Any, Any]]
+    x: Tensor, dtype: torch.dtype, eps: float, layers: Sequence[Layer], running: Sequence[tuple[Tensor, Tensor]]
 ) -> Tensor:
     """Features x (N, C_0, H, W) -> (N, C, H, W), normalised by each layer's running mean and variance (C,)."""
     layers = [Layer(*(p.contiguous() for p in layer)) for layer in layers]
-    features, shape = begin(x, layers, dtype)
+    features, shape = new_features(x, layers, dtype)
     with on_device_of(x):
         forward_pass = ForwardPass(features.view(shape.rows, shape.stride), shape)
         for index, (layer, (mean, variance)) in enumerate(zip(layers, running, strict=True)):
@@ -266,7 +284,7 @@ class DenseBlock(torch.autograd.Function):
         ctx: Any, x: Tensor, dtype: torch.dtype, eps: float, *parameters: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         layers = [Layer(*(p.contiguous() for p in parameters[at : at + 3])) for at in range(0, len(parameters), 3)]
-        features, shape = begin(x, layers, dtype)
+        features, shape = new_features(x, layers, dtype)
         total = shape.channels(len(layers))
         with on_device_of(x):
             matrices = [packed(layer.weight, shape, dtype) for layer in layers]

@@ -106,6 +106,8 @@ class Block(nn.ModuleList):
         trains = torch.is_grad_enabled()
         if any(module.training != trains for module in self.modules()):
             return False
+        if x.dim() != 4 or x.shape[1] != self.layers[0].norm.num_features:  # torch says what is wrong
+            return False
         if x[:, 0].numel() < 2:  # torch refuses to normalise one value
             return False
         single = all(parameter.dtype == torch.float32 for parameter in self.parameters())
@@ -119,7 +121,8 @@ class Block(nn.ModuleList):
         layers = [Layer(layer.norm.weight, layer.norm.bias, layer.convolution.weight) for layer in self.layers]
         dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
         if not self.training:
-            return evaluate(x, dtype, EPS, layers, [(norm.running_mean, norm.running_var) for norm in norms])
+            known = [(cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)) for norm in norms]
+            return evaluate(x, dtype, EPS, layers, known)
         features, mean, variance = DenseBlock.apply(x, dtype, EPS, *(p for layer in layers for p in layer))
         pixels = features[:, 0].numel()
         with torch.no_grad():

@@ -24,6 +24,12 @@ def pack_kernel(weight, packed, channels, G: tl.constexpr, J: tl.constexpr, BC: 
     tl.store(packed + c[:, None] * J + j[None, :], value.to(packed.dtype.element_ty))
 
 
+@triton.jit
+def relu(x):
+    """As torch's: what is not a number stays so."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit(do_not_specialize=["channels"])
 def expand_kernel(
     features, packed, mean, rstd, gamma, beta, columns, rows, channels, padded, stride,
@@ -45,7 +51,7 @@ def expand_kernel(
             other=0.0,
         )
         w = tl.load(packed + c[:, None] * J + j[None, :], mask=inside[:, None], other=0.0)
-        y = tl.maximum(x.to(tl.float32) * scale[None, :] + shift[None, :], 0.0).to(w.dtype)
+        y = relu(x.to(tl.float32) * scale[None, :] + shift[None, :]).to(w.dtype)
         total = tl.dot(y, w, total, input_precision=PRECISION)
     at = begin * J + m[:, None] * J + j[None, :]
     tl.store(columns + at, total.to(columns.dtype.element_ty), mask=below[:, None])
@@ -197,7 +203,7 @@ def backward_kernel(
         x = tl.load(features + at, mask=valid, other=0.0).to(tl.float32)
         before = x * scale[None, :] + shift[None, :]
         dy = tl.dot(g, w, input_precision=PRECISION)
-        products = tl.dot(tl.trans(g), tl.maximum(before, 0.0).to(g.dtype), products, input_precision=PRECISION)
+        products = tl.dot(tl.trans(g), relu(before).to(g.dtype), products, input_precision=PRECISION)
         dy = tl.where(before > 0.0, dy, 0.0)
         sum_0 += dy
         sum_1 += dy * (x - center[None, :])
