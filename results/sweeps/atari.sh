@@ -15,7 +15,9 @@ check) # graphs against eager steps: the same start must give nearly the same cu
     wait
     ;;
 speed) # one process after the other; a run begins by making its environments, which is not counted
-    python3 "$(dirname "$0")/atari_learner.py" plain neurocoder
+    for environments in 32 64 128; do
+        python3 "$(dirname "$0")/atari_learner.py" --heads plain neurocoder --environments $environments --rollout 5
+    done
     for seed in 0 1; do
         for head in plain neurocoder; do speed --seeds $seed --variants seaquest-$head --steps 163840; done
     done

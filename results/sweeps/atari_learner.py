@@ -1,11 +1,11 @@
-"""Steps per second of batched A2C if emulators took no time: `python3 results/sweeps/atari_learner.py [HEAD ...]`.
+"""Steps per second of batched A2C if emulators took no time: `python3 results/sweeps/atari_learner.py --help`.
 
 Preset `best` of Seaquest, on a GPU as CUDA graphs. What is left is the agent's work and the transfers: what heads cost.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from dataclasses import replace
 from typing import Any
@@ -41,11 +41,11 @@ class Still(Environments):
     def close(self) -> None: ...
 
 
-def main(head: str) -> None:
+def main(head: str, environments: int, rollout: int) -> None:
     """Print steps per second, and milliseconds for a step of one group of environments."""
     cuda = torch.cuda.is_available()
-    settings = Atari.presets["best"]
-    each = settings.environments // settings.groups * settings.rollout
+    settings = replace(Atari.presets["best"], environments=environments, rollout=rollout)
+    each = environments // settings.groups * rollout
     settings = replace(settings, steps=2 * UPDATES * each)
     a2c.for_training = lambda name, count, *_: Still(count)  # type: ignore[attr-defined]
     torch.manual_seed(0)
@@ -63,12 +63,16 @@ def main(head: str) -> None:
     if cuda:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - begun[0]
-    turns = UPDATES * settings.rollout
-    print(
-        f"{head}: {UPDATES * each / seconds:,.0f} steps per second, {1e3 * seconds / turns:.2f} ms a turn", flush=True
-    )
+    rate, turn = UPDATES * each / seconds, 1e3 * seconds / (UPDATES * rollout)
+    what = f"{head}, {environments} environments, rollouts of {rollout}"
+    print(f"{what}: {rate:,.0f} steps per second, {turn:.2f} ms a turn", flush=True)
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or HEADS:
-        main(name)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--heads", nargs="+", choices=HEADS, default=HEADS)
+    parser.add_argument("--environments", type=int, default=Atari.presets["best"].environments)
+    parser.add_argument("--rollout", type=int, default=Atari.presets["best"].rollout)
+    given = parser.parse_args()
+    for name in given.heads:
+        main(name, given.environments, given.rollout)
