@@ -219,7 +219,10 @@ def main(options: Options) -> int:
             raise ValueError(f"--data-root must be a folder, got {options.data_root}")
         os.environ["NEUROCODER_DATA"] = str(options.data_root.resolve())
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    warn: Callable[[str], None] = lambda line: errors.print(f"warning: {line}")  # noqa: E731
+
+    def warn(line: str) -> None:
+        errors.print(f"warning: {line}")
+
     groups = gather(options, warn)
     if not groups:
         names = options.experiments or tuple(EXPERIMENTS)
