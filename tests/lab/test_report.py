@@ -1,6 +1,7 @@
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from toy import CHAPTER, PLOT, SECTION, TABLE, Toy, record, write
@@ -297,3 +298,11 @@ def test_the_papers_numbers():
     assert paper["split"]["hyperparameters"]["mnist"]["orthogonality"] == 10
     assert paper["atari"]["hard"]["neurocoder"] == [1500, 3000]
     assert paper["split"]["cifar10"]["task"]["adam"] == {"mlp": [55.0], "neurocoder": [70.0]}
+
+
+@pytest.mark.parametrize(
+    ("output", "folder"),
+    [("results", "docs/results"), ("results/selection", "docs/results/selection"), ("runs", "runs/report")],
+)
+def test_reports_of_published_records_are_documentation(output, folder):
+    assert report.Options(output=Path(output)).folder == Path(folder)

@@ -41,7 +41,7 @@ class Options:
     """Folder of the records: the `--output` of `neurocoder run`, or a folder of several of these."""
     target: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder for the Markdown pages, the figures (in `images`) and `report.html`; by default `report` in the folder of
-    the records, and docs/results for those in results."""
+    the records, and docs/results for those in results, docs/results/selection for those in results/selection."""
     experiments: tuple[str, ...] = ()
     """Experiments to include; by default all built-in ones with records."""
     presets: tuple[str, ...] = ()
@@ -52,7 +52,8 @@ class Options:
     @property
     def folder(self) -> Path:
         """The target."""
-        return self.target or (Path("docs/results") if self.output == Path("results") else self.output / "report")
+        published = self.output.parts[:1] == ("results",)
+        return self.target or (Path("docs") / self.output if published else self.output / "report")
 
 
 def paper_numbers() -> dict[str, dict[str, Any]]:

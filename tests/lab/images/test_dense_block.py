@@ -91,7 +91,7 @@ def test_wrong_shapes_are_torchs_to_refuse(shape):
         model(x)
 
 
-def test_tiles_of_float32_fit_small_gpus():
+def test_float32_has_smaller_tiles():
     """Compiled for sm_86 and sm_90 they take at most 66 KB of shared memory; those of 16 bits would take up to 199."""
     features = torch.empty(dense_block.FEW + 1, 16)
     assert dense_block.forward_tile(features)["BM"] == 64

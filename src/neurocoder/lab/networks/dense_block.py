@@ -183,7 +183,7 @@ class ForwardPass:
 def forward(
     features: Tensor, layers: Sequence[Layer], matrices: Sequence[Tensor], shape: Shape, eps: float
 ) -> Statistics:
-    """Fill in the channels of all layers; statistics of all channels."""
+    """Fill in the channels of all layers, features (M, stride); statistics of all channels."""
     forward_pass = ForwardPass(features, shape)
     found = Statistics(*(features.new_empty(shape.stride, dtype=torch.float32) for _ in range(3)))
     partial = features.new_empty(forward_pass.tiles, 2, shape.first, dtype=torch.float32)
@@ -255,7 +255,6 @@ def new_features(x: Tensor, layers: Sequence[Layer], dtype: torch.dtype) -> tupl
     return features, Shape(count * height * width, height, width, stride, first, growth)
 
 
-@torch.no_grad()
 def evaluate(
     x: Tensor, dtype: torch.dtype, eps: float, layers: Sequence[Layer], running: Sequence[tuple[Tensor, Tensor]]
 ) -> Tensor:
