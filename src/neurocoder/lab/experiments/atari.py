@@ -54,7 +54,7 @@ class Atari(Experiment):
     loops: ClassVar[Sequence[str]] = ("plain", "graph")
     presets: ClassVar[Mapping[str, Settings]] = {
         "quick": CARTPOLE,
-        "best": Settings(environments=128, groups=2, rate=1e-3, epsilon=1e-8),
+        "best": Settings(environments=64, groups=2, rollout=5, epsilon=1e-8),
         "paper": Settings(
             trainer="a3c", steps=32_000_000, body="large", stack=1, reduce="sum", epsilon=0.1, clip=None, workers=16
         ),
