@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The runs of object recognition that remain, on one GPU with 16 cores, in this order:
+# The later runs of object recognition, on one GPU with 16 cores:
 # `bash results/sweeps/images.sh best|paper|search|densenet|alone OUTPUT`. The same command continues where it stopped.
 # CIFAR is read from NEUROCODER_DATA. A process takes 15 s to start, so each line is one group of processes.
 set -u
@@ -10,7 +10,7 @@ run() { name=$1 variants=$2; shift 2; python3 -m neurocoder.lab run images --dev
 [ "$1" = alone ] || nvidia-cuda-mps-control -d 2>/dev/null || true
 
 case $1 in
-best) # test set: what is not in `results` yet
+best) # test set: the last seeds of stored programs
     run test 'cifar100-{mlp,lenet}-stored-program' --preset best --seeds 3-4 --jobs 4
     ;;
 paper) # validation: where could LeNet's gain come from? An LSTM of 128, or all dense layers, fit the count of Table 6
@@ -19,7 +19,7 @@ paper) # validation: where could LeNet's gain come from? An LSTM of 128, or all 
         run lstm-$hidden 'cifar{10,100}-lenet-neurocoder' --preset paper --validation --seeds 100-102 --hidden $hidden --jobs 2 &
     done
     ;;
-search) # validation; in `results` are CIFAR-10's directions, with black-bordered crops and the same seeds
+search) # validation; CIFAR-10 was searched before, with black-bordered crops
     run search 'cifar100-mlp-neurocoder-{middle,single,slots,sharp,plain,free,lstm32,steered}' --preset best --validation --seeds 100-101 --jobs 6 &
     run search 'cifar100-lenet-{original,original-wide,neurocoder} cifar100-lenet-neurocoder-{middle,conv,dense,single,slots,sharp,plain,free,lstm32,fast,steered}' --preset best --validation --seeds 100-101 --jobs 8 &
     ;;
