@@ -299,6 +299,13 @@ def test_configurations_are_compared_by_their_settings():
     assert mlp.get_position().height == pytest.approx(2 * lenet.get_position().height, rel=0.01)
 
 
+def test_other_lstms_are_compared_with_the_original_that_has_none():
+    runs = [record("cifar10-lenet-original", accuracy=50.0, validation=True)]
+    runs += [record("cifar10-lenet-neurocoder", accuracy=51.0, validation=True, hidden=32)]
+    (axis,) = compared(runs)[1].draw().axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["Neurocoder as in the paper, hidden 32"]
+
+
 def test_settings_in_titles_are_wrapped():
     config = {"epochs_mlp": 8, "augmentation_mlp": "flip", "decay_mlp": "none"}
     runs = [record("cifar10-mlp-original", validation=True, **config), record("cifar10-mlp-original", validation=True)]

@@ -19,7 +19,7 @@ from neurocoder.lab.experiments import EXPERIMENTS
 from neurocoder.lab.experiments.atari import Atari, load_agent
 from neurocoder.lab.experiments.atari_sections import claim
 from neurocoder.lab.experiments.atari_variants import parse, variants
-from neurocoder.lab.plots.atari import band
+from neurocoder.lab.plots.atari import band, learning_curves
 from neurocoder.lab.report import paper_numbers
 from neurocoder.lab.rl import Settings, human_normalised
 from neurocoder.lab.rl.play import Options, play
@@ -54,6 +54,13 @@ def test_scores_are_normalised_and_the_paper_is_quoted():
     assert claim(paper, "seaquest", "plain") == "2,500 at 32M"
     assert claim(paper, "montezuma", "neurocoder") == "1,500 to 3,000 at 300M"
     assert claim(paper, "cartpole", "plain") is None
+
+
+def test_three_panels_leave_no_empty_one():
+    curve = np.array([[0.0, 1.0], [10.0, 2.0]])
+    panels = {name: {"plain": [curve]} for name in ("a", "b", "c")}
+    figure = learning_curves(panels, dict.fromkeys(panels, 1))
+    assert [axis.get_title() for axis in figure.axes] == ["a", "b", "c"]
 
 
 def test_curves_of_seeds_that_log_at_other_steps_share_a_band():

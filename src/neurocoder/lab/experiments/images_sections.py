@@ -65,6 +65,7 @@ def compared(rows: Rows) -> list[Plot]:
     gained: dict[str, dict[str, list[float]]] = {}
     for case in cases(records):
         mine = [(settings, {case: models[case]}) for settings, models in found if case in models]
+        mine = [(settings, {case: own[case] | _original(mine, settings, case)}) for settings, own in mine]
         for settings, own in mine:
             differing = {name.removesuffix(f"_{case[1]}"): value for name, value in settings.items()}
             named = (label(differing) or AS_THE_PRESET) if len(mine) > 1 else ""
@@ -74,6 +75,13 @@ def compared(rows: Rows) -> list[Plot]:
                 gained.setdefault(name, {}).update(lines)
     drawn = [curves_plot(curves, validation, len(held_out) > 1)] if curves else []  # unknown variants have no panel
     return [*drawn, *filter(None, [differences_plot(gained)])]
+
+
+def _original(rows: Sequence[tuple[Mapping[str, Any], Cases]], settings: Mapping[str, Any], case: Any) -> Any:
+    """The original that a row is compared with: it has no LSTM, so it is in the row without that setting."""
+    other = {name: value for name, value in settings.items() if name != "hidden"}
+    found = next((own[case] for row, own in rows if row == other), {})
+    return {"original": found["original"]} if "original" in found else {}
 
 
 def cases(records: Sequence[Record]) -> Cases:

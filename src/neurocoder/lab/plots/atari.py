@@ -42,7 +42,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = style.new_figure(0.6 + 2.7 * rows)
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, (game, found) in zip(axes, panels.items(), strict=False):
         for head, all_runs in found.items():
             if not (runs := [run for run in all_runs if len(run)]):  # no episode ended
@@ -61,6 +61,6 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
             other.xaxis.set_major_formatter(FuncFormatter(_short))
         title, _, settings = game.partition("\n")
         axis.set_title("\n".join(filter(None, [f"{title}: frames above" if skip > 1 else title, settings])))
-    for axis in list(axes)[len(panels) :]:
+    for axis in axes[len(panels) :]:
         axis.remove()
     return figure
