@@ -15,18 +15,18 @@ check) # graphs against eager steps: the same start must give nearly the same cu
     wait
     ;;
 speed) # one process after the other; a run begins by making its environments, which is not counted
-    for environments in 32 64 128; do
-        python3 "$(dirname "$0")/atari_learner.py" --heads plain neurocoder --environments $environments --rollout 5
-    done
+    python3 "$(dirname "$0")/atari_learner.py" --heads plain neurocoder
     for seed in 0 1; do
         for head in plain neurocoder; do speed --seeds $seed --variants seaquest-$head --steps 163840; done
     done
     ;;
-train) # the runs that remain, two at a time: so many fill the cores with emulators
+train) # each line for 17 minutes beside other training: a process each, four at a time, which fill the cores with emulators
     nvidia-cuda-mps-control -d 2>/dev/null || true
     mkdir -p "$output" && cd "$output" || exit 1
-    train() { run --preset best --jobs 2 --cores 8 --output . --keep agents "$@"; }
-    train --seeds 0 --variants 'mspacman-plain,mspacman-neurocoder,seaquest-hyper,mspacman-hyper'
+    train() { run --preset best --jobs 4 --cores 4 --output . --keep agents "$@"; }
+    train --seeds 0 --variants 'seaquest-*,mspacman-neurocoder'
+    train --seeds 0 --variants 'mspacman-plain,mspacman-hyper,frostbite-plain,frostbite-neurocoder'
     train --seeds 1-2 --variants seaquest-plain,seaquest-neurocoder
+    train --seeds 0 --variants montezuma-plain,montezuma-neurocoder --steps 2000000
     ;;
 esac

@@ -54,7 +54,7 @@ class Atari(Experiment):
     loops: ClassVar[Sequence[str]] = ("plain", "graph")
     presets: ClassVar[Mapping[str, Settings]] = {
         "quick": CARTPOLE,
-        "best": Settings(environments=64, groups=2, rollout=5, epsilon=1e-8),
+        "best": Settings(environments=64, groups=2, rollout=5, rate=3e-4, epsilon=1e-16, correction=True),
         "paper": Settings(
             trainer="a3c", steps=32_000_000, body="large", stack=1, reduce="sum", epsilon=0.1, clip=None, workers=16
         ),
@@ -80,9 +80,11 @@ class Atari(Experiment):
         return list(variants(config.environment))
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
-        """Cores and the folder for agents change no score, nor do the settings of the other trainer."""
+        """Cores and the folder for agents change no score, nor do the settings of the other trainer. Records that are
+        older than the setting `correction` have none."""
         other = {"a2c": ("workers",), "a3c": ("environments", "groups")}[config["trainer"]]
-        return {name: value for name, value in config.items() if name not in ("cores", "keep", *other)}
+        known = {"correction": False, **config}
+        return {name: value for name, value in known.items() if name not in ("cores", "keep", *other)}
 
     def run(self, context: Context) -> None:
         config: Settings = context.config

@@ -44,6 +44,9 @@ class Settings:
     """Decay of RMSProp's statistics."""
     epsilon: float = 1e-5
     """Added to the statistics inside the root."""
+    correction: bool = False
+    """Whether to allow for RMSProp's statistics starting at zero, as Adam does. Without, the first step is ten times
+    the rate."""
     reduce: Literal["mean", "sum"] = "mean"
     """Whether a loss is the mean or the sum over the steps of a rollout."""
     clip: float | None = 0.5
@@ -103,9 +106,17 @@ class Settings:
             if getattr(self, name) not in values:
                 raise ValueError(f"{name} must be {values[0]!r} or {values[1]!r}, got {getattr(self, name)!r}")
 
+    @property
+    def batch(self) -> int:
+        """Agent steps in an update."""
+        return self.rollout * (self.environments // self.groups if self.trainer == "a2c" else 1)
+
     def rate_at(self, steps: int) -> float:
-        """The learning rate after this many agent steps."""
-        return self.rate * max(0.0, 1 - steps / self.steps) if self.decay else self.rate
+        """The learning rate after this many agent steps. With `correction`, that of update n has a factor
+        `sqrt(1 - alpha^n)`."""
+        rate = self.rate * max(0.0, 1 - steps / self.steps) if self.decay else self.rate
+        updates = steps // self.batch + 1
+        return rate * math.sqrt(1 - self.alpha**updates) if self.correction else rate
 
 
 def _whole(name: str, value: object) -> None:
