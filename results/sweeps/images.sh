@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The later runs of object recognition, on one GPU with 16 cores:
-# `bash results/sweeps/images.sh best|paper|search|densenet|alone OUTPUT`. The same command continues where it stopped.
+# `bash results/sweeps/images.sh best|paper|protocol|search|densenet|alone OUTPUT`. The same command continues where it stopped.
 # CIFAR is read from NEUROCODER_DATA. A process takes 15 s to start, so each line is one group of processes.
 set -u
 output=$2
@@ -17,6 +17,13 @@ paper) # validation: where could LeNet's gain come from? An LSTM of 128, or all 
     run dense 'cifar{10,100}-lenet-{original,neurocoder} cifar{10,100}-lenet-neurocoder-{dense,plain,sharp,free,steered}' --preset paper --validation --seeds 100-102 --jobs 7 &
     for hidden in 32 128; do
         run lstm-$hidden 'cifar{10,100}-lenet-neurocoder' --preset paper --validation --seeds 100-102 --hidden $hidden --jobs 2 &
+    done
+    ;;
+protocol) # validation: LeNet's gain at other rates and augmentations, where the curve of the original passes the paper's
+    for kind in none flip reflect; do
+        for rate in 3e-4 1e-3 3e-3; do
+            run protocol-$kind-$rate 'cifar{10,100}-lenet-{original,neurocoder}' --preset paper --validation --seeds 100-102 --epochs-lenet 30 --augmentation-lenet $kind --learning-rate $rate --jobs 2 &
+        done
     done
     ;;
 search) # validation; CIFAR-10 was searched before, with black-bordered crops
