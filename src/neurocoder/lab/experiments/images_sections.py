@@ -77,7 +77,9 @@ def compared(rows: Rows) -> list[Plot]:
     return [*drawn, *filter(None, [differences_plot(gained)])]
 
 
-def _original(rows: Sequence[tuple[Mapping[str, Any], Cases]], settings: Mapping[str, Any], case: Any) -> Any:
+def _original(
+    rows: Sequence[tuple[Mapping[str, Any], Cases]], settings: Mapping[str, Any], case: tuple[str, str]
+) -> dict[str, list[Record]]:
     """The original that a row is compared with: it has no LSTM, so it is in the row without that setting."""
     other = {name: value for name, value in settings.items() if name != "hidden"}
     found = next((own[case] for row, own in rows if row == other), {})
