@@ -79,7 +79,7 @@ def test_compile_with_a_batch_whose_size_depends_on_values():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [5, 1])
+@pytest.mark.parametrize("rows", [5, pytest.param(1, marks=pytest.mark.long)])
 def test_compile_with_inductor(rows):
     layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(rows, 7)
     compiled = torch.compile(layer, fullgraph=True)

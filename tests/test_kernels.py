@@ -46,7 +46,10 @@ def test_linear(case):
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"slots": 50, "key_dim": 5, "steps": 1, "heads": 10, "least_used": 5, "hidden": 32},
+        pytest.param(
+            {"slots": 50, "key_dim": 5, "steps": 1, "heads": 10, "least_used": 5, "hidden": 32},
+            marks=pytest.mark.long,
+        ),
         {"slots": 30, "key_dim": 5, "steps": 5, "heads": 3, "least_used": 5, "hidden": 32},
         {"slots": 17, "key_dim": 12, "steps": 2, "heads": 3, "least_used": 16, "hidden": 20},
     ],

@@ -140,7 +140,7 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cluster_makes_the_same_records_although_a_worker_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("NEUROCODER_DATA", str(tmp_path))  # the command sets it for good
     wish = ("--variants", "broken,mortal,program", "--seeds", 0, "--data-root", tmp_path, "--checkpoint-seconds", 0)
@@ -195,7 +195,7 @@ def test_a_terminal_shows_bars(tmp_path, capsys, monkeypatch):
     assert f"records in {tmp_path / 'lines' / 'best'}" in said
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_without_a_terminal_a_long_run_has_a_line_a_minute(tmp_path, capsys, monkeypatch, jobs):
     wish = ("--variants", "linear", "--seeds", 0, "--pause", 0.05, "--jobs", jobs, "--output")
     assert run(*wish, tmp_path / "short") == 0
