@@ -20,7 +20,7 @@ speed) # one process after the other; a run begins by making its environments, w
         for head in plain neurocoder; do speed --seeds $seed --variants seaquest-$head --steps 163840; done
     done
     ;;
-train) # each line for 17 minutes beside other training: a process each, four at a time, which fill the cores with emulators
+train) # four at a time, which fill the cores with emulators: 17 minutes for each line, even beside other training
     nvidia-cuda-mps-control -d 2>/dev/null || true
     mkdir -p "$output" && cd "$output" || exit 1
     train() { run --preset best --jobs 4 --cores 4 --output . --keep agents "$@"; }

@@ -156,13 +156,12 @@ def test_wrong_agents_are_named():
 
 
 def test_correction_makes_rmsprop_adam_without_momentum():
-    settings = Settings(rate=0.1, decay=False, alpha=0.9, correction=True, rollout=5, environments=4, groups=2)
-    assert settings.batch == 10
+    settings = Settings(rate=0.1, decay=False, alpha=0.9, correction=True)
     values, squares = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     parameter = torch.nn.Parameter(values.clone())
     adam = torch.optim.Adam([parameter], lr=0.1, betas=(0.0, 0.9), eps=0.0)
     for update, gradient in enumerate(torch.randn(5, 2, dtype=torch.float64, generator=torch.manual_seed(0))):
-        rmsprop(values, squares, gradient, settings.rate_at(update * settings.batch), 0.9, 0.0)
+        rmsprop(values, squares, gradient, settings.rate_at(update * 10, batch=10), 0.9, 0.0)
         parameter.grad = gradient
         adam.step()
         assert torch.allclose(values, parameter, rtol=1e-12)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -44,6 +45,12 @@ def test_variants_are_games_or_the_environment_asked_for():
     with pytest.raises(ValueError, match=r"variant must be GAME-HEAD, one of cartpole-plain, .*, got 'cartpole-moe'"):
         parse("cartpole-moe", "CartPole-v1")
     assert set(Atari().minutes) == set(Atari().presets) == set(Atari().seeds)
+
+
+def test_records_from_before_the_correction_count_as_without():
+    old = {name: value for name, value in asdict(Settings()).items() if name != "correction"}
+    assert Atari().effective(old, "seaquest-plain")["correction"] is False
+    assert Atari().effective(old | {"correction": True}, "seaquest-plain")["correction"] is True
 
 
 def test_scores_are_normalised_and_the_paper_is_quoted():

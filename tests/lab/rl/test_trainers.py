@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,15 +30,16 @@ def children():
     return [line for line in found.stdout.splitlines() if "rl.worker" in line and " Z" not in line]
 
 
-@pytest.mark.parametrize("head", ["plain", "neurocoder"])
-def test_one_environment_equals_one_worker(head):
-    first, second = (agent_of(PUBLISHED, head, torch.float64) for _ in range(2))
-    batched = A2C(first, "CartPole-v1", PUBLISHED, seed=5)
+@pytest.mark.parametrize(("head", "correction"), [("plain", True), ("neurocoder", False)])
+def test_one_environment_equals_one_worker(head, correction):
+    settings = replace(PUBLISHED, correction=correction)
+    first, second = (agent_of(settings, head, torch.float64) for _ in range(2))
+    batched = A2C(first, "CartPole-v1", settings, seed=5)
     start = batched.flat.values.clone()
     torch.manual_seed(part_seed(5, 0, 0))  # the worker's actions
     updates = []
     batched.train(lambda trainer: updates.append(trainer.steps))
-    asynchronous = A3C(second, "CartPole-v1", head, PUBLISHED, seed=5)
+    asynchronous = A3C(second, "CartPole-v1", head, settings, seed=5)
     asynchronous.train(lambda trainer: None)
     assert updates == [20, 40, 60]
     assert asynchronous.steps == 60

@@ -77,11 +77,12 @@ class A2C(Reports):
         while self.steps < self.settings.steps:
             for rollout, captured in zip(self.rollouts, self._captured, strict=True):
                 if rollout.receive():
-                    self._rate.fill_(self.settings.rate_at(self.steps))
+                    batch = rollout.count * rollout.length
+                    self._rate.fill_(self.settings.rate_at(self.steps, batch))
                     captured(partial(self._update, rollout))
                     rollout.turned()
                     self._updates += 1
-                    self.steps += rollout.count * rollout.length
+                    self.steps += batch
                     self._episodes += rollout.environments.finished()
                     after(self)
                 rollout.act()

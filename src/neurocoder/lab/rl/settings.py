@@ -15,7 +15,7 @@ class Settings:
 
     Example:
         >>> settings = rl.Settings(steps=1000, rate=1e-3)
-        >>> settings.rate_at(500)  # it falls to zero
+        >>> settings.rate_at(500, batch=20)  # it falls to zero
         0.0005
     """
 
@@ -46,7 +46,7 @@ class Settings:
     """Added to the statistics inside the root."""
     correction: bool = False
     """Whether to allow for RMSProp's statistics starting at zero, as Adam does. Without, the first step is ten times
-    the rate."""
+    the rate (alpha 0.99)."""
     reduce: Literal["mean", "sum"] = "mean"
     """Whether a loss is the mean or the sum over the steps of a rollout."""
     clip: float | None = 0.5
@@ -106,17 +106,11 @@ class Settings:
             if getattr(self, name) not in values:
                 raise ValueError(f"{name} must be {values[0]!r} or {values[1]!r}, got {getattr(self, name)!r}")
 
-    @property
-    def batch(self) -> int:
-        """Agent steps in an update."""
-        return self.rollout * (self.environments // self.groups if self.trainer == "a2c" else 1)
-
-    def rate_at(self, steps: int) -> float:
-        """The learning rate after this many agent steps. With `correction`, that of update n has a factor
-        `sqrt(1 - alpha^n)`."""
+    def rate_at(self, steps: int, batch: int) -> float:
+        """The learning rate after this many agent steps, `batch` in an update. With `correction`, that of update n has
+        a factor `sqrt(1 - alpha^n)`."""
         rate = self.rate * max(0.0, 1 - steps / self.steps) if self.decay else self.rate
-        updates = steps // self.batch + 1
-        return rate * math.sqrt(1 - self.alpha**updates) if self.correction else rate
+        return rate * math.sqrt(1 - self.alpha ** (steps // batch + 1)) if self.correction else rate
 
 
 def _whole(name: str, value: object) -> None:

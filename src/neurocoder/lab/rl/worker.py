@@ -71,7 +71,7 @@ def work(job: dict[str, Any], file: int) -> None:
             rollout.act()
         terms = difference(rollout, flat.gradient)
         norm = flat.clip(settings.clip)
-        rate = settings.rate_at(int(shared.steps.sum()))
+        rate = settings.rate_at(int(shared.steps.sum()), rollout.length)
         rmsprop(shared.values, shared.squares, flat.gradient, rate, settings.alpha, settings.epsilon)
         shared.steps[place] += rollout.length
         flat.values.copy_(shared.values)
