@@ -21,6 +21,8 @@ COLOURS = {
 }
 OURS = (style.BLUE, style.SKY, style.GREEN)
 DASHES = ("-", "--", ":", "-.")
+LETTERS = 140
+"""Letters that fit the width of a figure's legend; a line and the space around it take eight."""
 CELL = 34
 """Pixels from one image to the next."""
 FAR = 4.0
@@ -79,7 +81,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], measure: str) -> 
     for row in axes:
         row[0].set_ylabel(f"{measure}, %")
     handles = [axes.flat[0].plot([], [], dash, color=colour)[0] for colour, dash in looks.values()]
-    figure.legend(handles, list(looks), loc="outside upper left", ncols=5)
+    figure.legend(handles, list(looks), loc="outside upper left", ncols=max(1, LETTERS // (8 + max(map(len, looks)))))
     return figure
 
 
