@@ -49,18 +49,18 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
                 continue
             steps, mean, spread = band(runs)
             axis.fill_between(steps, mean - spread, mean + spread, color=LOOKS[head], alpha=0.2, linewidth=0)
-            axis.plot(steps, mean, color=LOOKS[head], label=f"{head} ({len(runs)})")
+            axis.plot(steps, mean, color=LOOKS[head], label=f"{head}, {len(runs)} seed{'s' * (len(runs) > 1)}")
         axis.xaxis.set_major_formatter(FuncFormatter(_short))
         axis.set_xlabel("agent steps")
         axis.set_ylabel("score of whole games")
         axis.grid(axis="y")
         if axis.lines:
-            axis.legend(loc="upper left")
+            axis.legend(loc="lower right")
         if (skip := frames[game]) > 1:
             other = axis.secondary_xaxis("top", functions=(lambda x, k=skip: k * x, lambda x, k=skip: x / k))
             other.xaxis.set_major_formatter(FuncFormatter(_short))
-        title, _, settings = game.partition("\n")
-        axis.set_title("\n".join(filter(None, [f"{title}: frames above" if skip > 1 else title, settings])))
+            other.set_xlabel("frames")
+        axis.set_title(game)
     for axis in axes[len(panels) :]:
         axis.remove()
     return figure

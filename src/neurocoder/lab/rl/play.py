@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,10 @@ from .settings import Settings
 
 HEIGHT, PANEL, LINE = 420, 400, 14
 """Of the picture, of the panel beside the screen (width), and of a line of text, in pixels."""
+GREYS = 16
+"""Levels of attention that are told apart; with all 256 a GIF is several times as large."""
+STEP = 66
+"""Milliseconds of an agent's step on the screen: four frames."""
 Picture = NDArray[np.uint8]
 
 
@@ -37,6 +42,8 @@ class Options:
     """Of the environment and of the actions."""
     frames: int = 600
     """Most pictures; an Atari picture is a step of four frames."""
+    every: int = 1
+    """Steps for each picture: 2 leaves out every second one, and the GIF is half as large."""
 
 
 class Screen:
@@ -76,8 +83,8 @@ class Screen:
 
 def heat(weights: NDArray[Any], width: int, height: int) -> Image.Image:
     """Attention (r, P) as an image, components from top to bottom, slots from left to right; white is the largest."""
-    scaled = (255 * weights / max(float(weights.max()), 1e-9)).astype(np.uint8)
-    return Image.fromarray(scaled).resize((width, height), Image.Resampling.NEAREST).convert("RGB")
+    levels = np.round((GREYS - 1) * weights / max(float(weights.max()), 1e-9)) * (255 // (GREYS - 1))
+    return Image.fromarray(levels.astype(np.uint8)).resize((width, height), Image.Resampling.NEAREST).convert("RGB")
 
 
 def panel(policy: NDArray[Any], action: int, value: float, score: float, programs: dict[str, Any]) -> Image.Image:
@@ -101,7 +108,7 @@ def panel(policy: NDArray[Any], action: int, value: float, score: float, program
 
 
 @torch.no_grad()
-def pictures(agent: Agent, name: str, settings: Settings, seed: int, most: int) -> Iterator[Image.Image]:
+def pictures(agent: Agent, name: str, settings: Settings, seed: int) -> Iterator[Image.Image]:
     """One for each step of an episode; of whole games, with sampled actions."""
     torch.manual_seed(seed)
     environments = make(name, 1, threads=1, stack=settings.stack, sticky=settings.sticky, frames=settings.frames)
@@ -109,7 +116,7 @@ def pictures(agent: Agent, name: str, settings: Settings, seed: int, most: int) 
     coded = any(isinstance(module, nc.Linear) for module in agent.modules())
     state, keep, score = agent.start(1), torch.ones(1, 1), 0.0
     try:
-        for _ in range(most):
+        while True:
             shown = torch.from_numpy(observation).unsqueeze(0)
             programs: dict[str, Any] = {}
             if coded:
@@ -138,14 +145,16 @@ def pictures(agent: Agent, name: str, settings: Settings, seed: int, most: int) 
 
 def play(agent: Agent, name: str, settings: Settings, options: Options) -> int:
     """Write the GIF; returns how many pictures it has."""
-    if options.frames < 1:
-        raise ValueError(f"--frames must be at least 1, got {options.frames}")
+    for option in ("frames", "every"):
+        if (value := getattr(options, option)) < 1:
+            raise ValueError(f"--{option} must be at least 1, got {value}")
     if options.target.suffix != ".gif":
         raise ValueError(f"--target must end in .gif, got {options.target}")
-    found = [picture.quantize(64) for picture in pictures(agent, name, settings, options.seed, options.frames)]
+    steps = islice(pictures(agent, name, settings, options.seed), 0, options.frames * options.every, options.every)
+    first, *others = [picture.quantize(64) for picture in steps]
     with replacing(options.target) as temporary:
-        found[0].save(temporary, "GIF", save_all=True, append_images=found[1:], duration=66, loop=0)
-    return len(found)
+        first.save(temporary, "GIF", save_all=True, append_images=others, duration=STEP * options.every, loop=0)
+    return 1 + len(others)
 
 
 def main(options: Options) -> int:

@@ -1,0 +1,101 @@
+"""Do the actor's programs matter? `python3 results/sweeps/atari_programs.py AGENT...`, agents that `--keep` has kept.
+
+Each agent plays its games three times: with the program of each observation, with the program of another game's
+observation, and with the mean program of the games before, which is a plain linear layer.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import neurocoder as nc
+from neurocoder.lab.experiments.atari import load_agent
+from neurocoder.lab.rl import evaluate
+from neurocoder.lab.statistics import summary
+
+
+class Watch:
+    """Sums over all observations: W_t (in, out), its squared norm, the cosine between the attention of two components
+    (above the uniform one); and the sets of slots that lead."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares, self.cosines = 0, torch.zeros(()), 0.0, 0.0
+        self.leaders: set[tuple[int, ...]] = set()
+
+    def __call__(self, head: nc.Linear, x: tuple[Tensor], _: Tensor) -> None:
+        rows = x[0].flatten(0, -2)
+        found = head.materialize(rows)
+        self.count += len(rows)
+        self.total, self.squares = self.total + found.sum(0), self.squares + float(found.square().sum())
+        u = head.programs(rows).u  # (rows, components, slots)
+        self.leaders.update(map(tuple, u.argmax(-1).tolist()))
+        centred = nn.functional.normalize(u - 1 / u.shape[-1], dim=-1)
+        pairs = torch.triu_indices(u.shape[1], u.shape[1], 1)
+        self.cosines += float((centred @ centred.mT)[:, *pairs].mean(-1).sum())
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / self.count
+
+    @property
+    def varying(self) -> float:
+        """Part of the squared norm of W_t that is not in its mean."""
+        return 1 - float(self.mean.square().sum()) * self.count / self.squares
+
+
+class Fixed(nn.Module):
+    """`y = x W + bias`, the same W for every observation."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class Swapped(nn.Module):
+    """Each game's observation is run through the program of the next game's."""
+
+    def __init__(self, head: nc.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        programs = self.head.materialize(x.roll(1, -2))
+        return (x.unsqueeze(-2) @ programs).squeeze(-2) + self.head.bias
+
+
+@torch.no_grad()
+def examine(path: Path) -> None:
+    """Play and print."""
+    agent, variant, settings = load_agent(path)
+    settings, head, watch = replace(settings, cores=1), agent.actor, Watch()
+
+    def score(actor: nn.Module) -> str:
+        agent.actor = actor
+        torch.manual_seed(0)
+        found = summary([episode.score for episode in evaluate(agent, variant.environment, settings, 2**30)])
+        low, high = found.interval or (found.mean, found.mean)
+        return f"{found.mean:,.0f} ({low:,.0f} to {high:,.0f})"
+
+    hook = head.register_forward_hook(watch)
+    own = score(head)
+    hook.remove()
+    print(f"{path.name.split('.')[0]}: own programs {own}")
+    print(f"  {watch.count:,} observations, {len(watch.leaders):,} sets of leading slots")
+    print(f"  cosine between the attention of two components {watch.cosines / watch.count:.2f}")
+    print(f"  {watch.varying:.1%} of the squared norm of W_t is not in its mean")
+    print(f"  another game's programs {score(Swapped(head))}")
+    print(f"  mean program {score(Fixed(watch.mean, head.bias))}", flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in sys.argv[1:]:
+        examine(Path(name))
