@@ -1,12 +1,15 @@
-"""Time a training step of DenseNet on a GPU: `python3 results/sweeps/densenet_step.py MODEL BACKEND`.
+"""Time a training step of DenseNet on a GPU, models in turn: `python3 results/sweeps/densenet_step.py --help`.
 
-Batch 128, bfloat16, fused Adam, as one CUDA graph. MODEL: original or neurocoder; BACKEND: auto, the kernels, or torch.
+Batch 128, bfloat16, fused Adam, as one CUDA graph.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Callable
+from statistics import median
 
 import torch
 
@@ -15,12 +18,12 @@ from neurocoder.lab.capture import WARM_UP, Captured
 from neurocoder.lab.experiments.images import loss
 from neurocoder.lab.experiments.images_variants import build_model, parse
 
-REPLAYS, STEPS = 20, 390
-"""Steps that are timed, steps of an epoch."""
+ROUNDS, REPLAYS, STEPS = 6, 20, 390
+"""Turns of each model, steps that are timed in a turn, steps of an epoch."""
 
 
-def main(model: str = "original", backend: str = "auto") -> None:
-    """Print the milliseconds of a step, the seconds of an epoch, and the peak memory."""
+def prepare(model: str) -> Callable[[], None]:
+    """A training step, captured."""
     torch.manual_seed(0)
     network = build_model(parse(f"cifar10-densenet-{model}")).cuda().train()
     optimiser = torch.optim.Adam(network.parameters(), 1e-3, fused=True, capturable=True)
@@ -35,22 +38,41 @@ def main(model: str = "original", backend: str = "auto") -> None:
         optimiser.step()
 
     call = Captured(x.device)
-    with nc.backend(backend):  # type: ignore[arg-type]
-        for _ in range(WARM_UP + 1):
-            call(step, before=optimiser.zero_grad)
+    for _ in range(WARM_UP + 1):
+        call(step, before=optimiser.zero_grad)
+    return lambda: call(step)
+
+
+def milliseconds(step: Callable[[], None]) -> float:
+    """Of a step, over a turn."""
+    step()
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(REPLAYS):
-        call(step)
+        step()
     torch.cuda.synchronize()
-    seconds = (time.perf_counter() - begin) / REPLAYS
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    print(
-        f"{model}, {backend}: {1e3 * seconds:.2f} ms a step, {STEPS * seconds:.2f} s an epoch, {peak:.1f} GiB at most"
-    )
+    return 1e3 * (time.perf_counter() - begin) / REPLAYS
+
+
+def main() -> None:
+    """Print the milliseconds of each turn, their median and the seconds of an epoch, and the peak memory of all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["original", "neurocoder"])
+    parser.add_argument("--backend", choices=["auto", "torch"], default="auto", help="auto: the kernels")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("error: this needs a GPU")
+    with nc.backend(given.backend):
+        steps = {model: prepare(model) for model in given.models}
+    found: dict[str, list[float]] = {model: [] for model in steps}
+    for _ in range(ROUNDS):
+        for model, step in steps.items():
+            found[model].append(milliseconds(step))
+    for model, turns in found.items():
+        shown = " ".join(f"{turn:.2f}" for turn in turns)
+        print(f"{model}: {shown} ms; median {median(turns):.2f}, {STEPS * median(turns) / 1e3:.2f} s an epoch")
+    print(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most")
 
 
 if __name__ == "__main__":
-    if not torch.cuda.is_available():
-        sys.exit("error: this needs a GPU")
-    main(*sys.argv[1:])
+    main()
