@@ -255,7 +255,7 @@ class Images(TaskExperiment):
         return images_sections.sections(records, paper)
 
     def compared(self, rows: Rows) -> list[Plot]:
-        return images_sections.compared(rows)
+        return images_sections.compared(rows, self.effective)
 
 
 def training_data(config: ImagesConfig, variant: Variant, device: torch.device) -> tuple[Labelled, Labelled | None]:

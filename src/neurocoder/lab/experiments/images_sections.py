@@ -8,7 +8,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from ..comparison import AS_THE_PRESET, Rows, apart, label, panel
+from ..comparison import AS_THE_PRESET, Effective, Rows, apart, label, panel
 from ..plots import images as figures
 from ..results import Record
 from ..sections import Cell, Difference, Ours, Plot, Section, Table
@@ -55,7 +55,7 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     return [*parts, *([Section("Where programs help", tables=where, plots=shared_plots(found))] if where else [])]
 
 
-def compared(rows: Rows) -> list[Plot]:
+def compared(rows: Rows, effective: Effective) -> list[Plot]:
     """Curves and differences of several configurations; settings are named where a network has more than one."""
     records = [record for _, own in rows for record in own]
     found = [(settings, cases(own)) for settings, own in apart(rows)[1]]
@@ -65,7 +65,9 @@ def compared(rows: Rows) -> list[Plot]:
     gained: dict[str, dict[str, list[float]]] = {}
     for case in cases(records):
         mine = [(settings, {case: models[case]}) for settings, models in found if case in models]
-        mine = [(settings, {case: own[case] | _original(mine, settings, case)}) for settings, own in mine]
+        of_original = [effective(settings, "-".join((*case, "original"))) for settings, _ in mine]
+        originals = [_original(mine, settings, case) for settings in of_original]
+        mine = [(row[0], {case: row[1][case] | original}) for row, original in zip(mine, originals, strict=True)]
         for settings, own in mine:
             differing = {name.removesuffix(f"_{case[1]}"): value for name, value in settings.items()}
             named = (label(differing) or AS_THE_PRESET) if len(mine) > 1 else ""
@@ -80,9 +82,8 @@ def compared(rows: Rows) -> list[Plot]:
 def _original(
     rows: Sequence[tuple[Mapping[str, Any], Cases]], settings: Mapping[str, Any], case: tuple[str, str]
 ) -> dict[str, list[Record]]:
-    """The original that a row is compared with: it has no LSTM, so it is in the row without that setting."""
-    other = {name: value for name, value in settings.items() if name != "hidden"}
-    found = next((own[case] for row, own in rows if row == other), {})
+    """The original that a row is compared with, which is in the row with those of its settings that affect it."""
+    found = next((own[case] for row, own in rows if row == settings), {})
     return {"original": found["original"]} if "original" in found else {}
 
 
