@@ -19,24 +19,30 @@ from neurocoder.lab.rl import evaluate
 from neurocoder.lab.statistics import summary
 
 
+def alike(attention: Tensor) -> Tensor:
+    """Mean cosine between the attention (rows, components, slots) of two components, each less its mean over slots."""
+    centred = nn.functional.normalize(attention - attention.mean(-1, keepdim=True), dim=-1)
+    pairs = torch.triu_indices(attention.shape[1], attention.shape[1], 1)
+    return (centred @ centred.mT)[:, *pairs].mean(-1)
+
+
 class Watch:
-    """Sums over all observations: W_t (in, out), its squared norm, the cosine between the attention of two components
-    (above the uniform one); and the sets of slots that lead."""
+    """Sums over all observations: W_t (in, out), its squared norm, how alike components are in U and V, and how far the
+    leading slot of M_U is above the mean; and the sets of leading slots."""
 
     def __init__(self) -> None:
-        self.count, self.total, self.squares, self.cosines = 0, torch.zeros(()), 0.0, 0.0
+        self.count, self.total, self.squares = 0, torch.zeros(()), 0.0
+        self.alike, self.lead = torch.zeros(2), 0.0
         self.leaders: set[tuple[int, ...]] = set()
 
     def __call__(self, head: nc.Linear, x: tuple[Tensor], _: Tensor) -> None:
         rows = x[0].flatten(0, -2)
-        found = head.materialize(rows)
+        found, programs = head.materialize(rows), head.programs(rows)
         self.count += len(rows)
         self.total, self.squares = self.total + found.sum(0), self.squares + float(found.square().sum())
-        u = head.programs(rows).u  # (rows, components, slots)
-        self.leaders.update(map(tuple, u.argmax(-1).tolist()))
-        centred = nn.functional.normalize(u - 1 / u.shape[-1], dim=-1)
-        pairs = torch.triu_indices(u.shape[1], u.shape[1], 1)
-        self.cosines += float((centred @ centred.mT)[:, *pairs].mean(-1).sum())
+        self.alike += torch.stack([alike(programs.u).sum(), alike(programs.v).sum()])
+        self.lead += float((programs.u.amax(-1) / programs.u.mean(-1)).mean(-1).sum())
+        self.leaders.update(map(tuple, programs.u.argmax(-1).tolist()))
 
     @property
     def mean(self) -> Tensor:
@@ -89,7 +95,9 @@ def examine(path: Path) -> None:
     hook.remove()
     print(f"{path.name.split('.')[0]}: own programs {own}")
     print(f"  {watch.count:,} observations, {len(watch.leaders):,} sets of leading slots")
-    print(f"  cosine between the attention of two components {watch.cosines / watch.count:.2f}")
+    u, v = (watch.alike / watch.count).tolist()
+    print(f"  cosine between the attention of two components: {u:.2f} (M_U), {v:.2f} (M_V)")
+    print(f"  the leading slot of M_U gets {watch.lead / watch.count:.1f} times the mean")
     print(f"  {watch.varying:.1%} of the squared norm of W_t is not in its mean")
     print(f"  another game's programs {score(Swapped(head))}")
     print(f"  mean program {score(Fixed(watch.mean, head.bias))}", flush=True)

@@ -93,6 +93,12 @@ def test_parameters_are_the_papers():
     assert round(counts["neurocoder"] / 1e6, 1) == 3.4
 
 
+def test_settings_reach_the_heads():
+    agent = make_agent((4,), 2, "neurocoder", Settings(width=16, hidden=5, residual=False, sharpness=10.0))
+    for head in (agent.actor, agent.critic):
+        assert (head.config.hidden, head.config.residual, head.config.sharpness) == (5, False, 10.0)
+
+
 @pytest.mark.parametrize("body", ["small", "large"])
 def test_features_start_about_as_large_as_the_pixels(body):
     """Torch's own start makes them 18 times smaller, and gradients with them."""
@@ -138,6 +144,7 @@ def test_rmsprop_has_epsilon_inside_the_root():
         ({"groups": 3}, r"groups must be 1 or 2 and divide environments \(256\), got 3"),
         ({"steps": 0}, "steps must be a whole number >= 1, got 0"),
         ({"gamma": 1.5}, r"gamma must be in 0\.\.1, got 1\.5"),
+        ({"sharpness": 0.0}, r"sharpness must be a finite number > 0, got 0\.0"),
         ({"clip": 0.0}, r"clip must be None or a finite number > 0, got 0\.0"),
         ({"rate": -1.0}, r"rate must be a finite number >= 0, got -1\.0"),
         ({"trainer": "ppo"}, "trainer must be 'a2c' or 'a3c', got 'ppo'"),

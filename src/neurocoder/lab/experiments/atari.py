@@ -80,11 +80,13 @@ class Atari(Experiment):
         return list(variants(config.environment))
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
-        """Cores and the folder for agents change no score, nor do the settings of the other trainer. Records that are
-        older than the setting `correction` have none."""
-        other = {"a2c": ("workers",), "a3c": ("environments", "groups")}[config["trainer"]]
-        known = {"correction": False, **config}
-        return {name: value for name, value in known.items() if name not in ("cores", "keep", *other)}
+        """Cores and the folder for agents change no score, nor do the settings of the other trainer and of other heads.
+        Records that are older than `correction` and `sharpness` have neither."""
+        idle = {"cores", "keep", *{"a2c": ("workers",), "a3c": ("environments", "groups")}[config["trainer"]]}
+        if not variant.endswith("-neurocoder"):
+            idle |= {"hidden", "residual", "sharpness"}
+        known = {"correction": False, "sharpness": 1.0, **config}
+        return {name: value for name, value in known.items() if name not in idle}
 
     def run(self, context: Context) -> None:
         config: Settings = context.config

@@ -27,6 +27,7 @@ def program(settings: Settings) -> nc.ProgramConfig:
         orthogonality=0.1,
         hidden=settings.hidden,
         residual=settings.residual,
+        sharpness=settings.sharpness,
     )
 
 

@@ -65,6 +65,8 @@ class Settings:
     """Size of the LSTM in the Neurocoder heads; the paper gives it for MNIST only."""
     residual: bool = True
     """Whether the Neurocoder heads have a gated residual."""
+    sharpness: float = 1.0
+    """Factor on the cosine in the Neurocoder heads' content attention; 1 in the paper."""
     stack: int = 4
     """Atari frames in an observation."""
     life_loss: bool = True
@@ -99,6 +101,8 @@ class Settings:
         for name in ("alpha", "gamma", "sticky"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in 0..1, got {getattr(self, name)!r}")
+        if not 0 < self.sharpness < math.inf:
+            raise ValueError(f"sharpness must be a finite number > 0, got {self.sharpness!r}")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be None or a finite number > 0, got {self.clip!r}")
         known = {"trainer": ("a2c", "a3c"), "reduce": ("mean", "sum"), "body": ("small", "large")}
