@@ -50,11 +50,14 @@ def test_linear(case):
             {"slots": 50, "key_dim": 5, "steps": 1, "heads": 10, "least_used": 5, "hidden": 32},
             marks=pytest.mark.long,
         ),
-        {"slots": 30, "key_dim": 5, "steps": 5, "heads": 3, "least_used": 5, "hidden": 32},
+        pytest.param(
+            {"slots": 30, "key_dim": 5, "steps": 5, "heads": 3, "least_used": 5, "hidden": 32},
+            marks=pytest.mark.long,
+        ),
         {"slots": 17, "key_dim": 12, "steps": 2, "heads": 3, "least_used": 16, "hidden": 20},
     ],
 )
-def test_sizes_of_the_paper(sizes):
+def test_sizes_like_the_papers(sizes):
     layer = nc.Linear(40, 20, program=nc.ProgramConfig(**sizes), device=DEVICE)
     assert_close_to_exact(randomised(layer, 0.5), torch.randn(37, 40))
 

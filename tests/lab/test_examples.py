@@ -59,7 +59,9 @@ def test_an_example_learns_and_reports(folder, monkeypatch, name, variant, metri
     assert f"neurocoder run {reference} --preset best --seeds 0 --variants {variant}" in page
 
 
-@pytest.mark.parametrize(("name", "variant"), [("sequence", "anchored"), ("corridor", "program")])
+@pytest.mark.parametrize(
+    ("name", "variant"), [("sequence", "anchored"), pytest.param("corridor", "program", marks=pytest.mark.long)]
+)
 def test_a_killed_example_resumes_to_the_same_record(folder, name, variant):
     words = ["run", f"{name}:{name.capitalize()}", "--seeds", "0", "--variants", variant]
     assert main([*words, "--output", "whole"]) == 0
