@@ -20,7 +20,7 @@ speed) # one process after the other; a run begins by making its environments, w
         for head in plain neurocoder; do speed --seeds $seed --variants seaquest-$head --steps 163840; done
     done
     ;;
-train) # eight at a time, which fill the cores with emulators: 28 minutes for each line of six, even beside other training
+train) # eight at a time, which fill the cores with emulators: 25 minutes for 30M steps, even beside other training
     nvidia-cuda-mps-control -d 2>/dev/null || true
     mkdir -p "$output" && cd "$output" || exit 1
     train() { run --preset best --jobs 8 --cores 3 --output . --keep agents "$@"; }

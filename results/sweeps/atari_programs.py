@@ -81,6 +81,8 @@ class Swapped(nn.Module):
 def examine(path: Path) -> None:
     """Play and print."""
     agent, variant, settings = load_agent(path)
+    if not isinstance(agent.actor, nc.Linear):
+        sys.exit(f"error: {path} must be an agent with Neurocoder heads")
     settings, head, watch = replace(settings, cores=1), agent.actor, Watch()
 
     def score(actor: nn.Module) -> str:
@@ -104,6 +106,8 @@ def examine(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("error: name one or more agents, as `neurocoder run atari --keep FOLDER` keeps them")
     torch.set_num_threads(1)
     for name in sys.argv[1:]:
         examine(Path(name))

@@ -65,9 +65,8 @@ def compared(rows: Rows, effective: Effective) -> list[Plot]:
     gained: dict[str, dict[str, list[float]]] = {}
     for case in cases(records):
         mine = [(settings, {case: models[case]}) for settings, models in found if case in models]
-        of_original = [effective(settings, "-".join((*case, "original"))) for settings, _ in mine]
-        originals = [_original(mine, settings, case) for settings in of_original]
-        mine = [(row[0], {case: row[1][case] | original}) for row, original in zip(mine, originals, strict=True)]
+        name = "-".join((*case, "original"))
+        mine = [(row, {case: own[case] | _original(mine, effective(row, name), case)}) for row, own in mine]
         for settings, own in mine:
             differing = {name.removesuffix(f"_{case[1]}"): value for name, value in settings.items()}
             named = (label(differing) or AS_THE_PRESET) if len(mine) > 1 else ""

@@ -43,7 +43,7 @@ class Options:
     frames: int = 600
     """Most pictures; an Atari picture is a step of four frames."""
     every: int = 1
-    """Steps for each picture: 2 leaves out every second one, and the GIF is half as large."""
+    """Steps from one picture to the next; 2 shows twice as much of a game in as many pictures."""
 
 
 class Screen:
