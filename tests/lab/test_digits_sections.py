@@ -5,6 +5,7 @@ import io
 import matplotlib
 import numpy as np
 import pytest
+from PIL import Image
 
 from neurocoder.lab.experiments.digits import Digits, DigitsConfig
 from neurocoder.lab.experiments.digits_variants import BEST, VARIANTS
@@ -154,6 +155,19 @@ def test_paths_are_shares_of_each_digits_images():
     assert [text for (_, digit), text in texts if digit == 3] == ["90", "10"]
     assert ((3, 3), "90") in texts
     assert [label.get_text() for label in axis.get_xticklabels()][:3] == ["A A A", "A A B", "A B A"]
+
+
+def test_lines_get_256_colours_and_pictures_keep_theirs():
+    lines, picture = style.new_figure(2), style.new_figure(2)
+    axis = lines.subplots()
+    axis.plot([0, 1], [0, 1], color=style.BLUE)
+    picture.subplots().imshow(np.random.default_rng(0).random((40, 40, 3)))
+    drawn, photo = (Image.open(io.BytesIO(style.render(figure, "png"))) for figure in (lines, picture))
+    assert (drawn.mode, photo.mode) == ("P", "RGBA")
+    assert drawn.size == photo.size
+    lines.savefig(full := io.BytesIO(), dpi=150)
+    away = np.asarray(drawn.convert("RGB"), float) - np.asarray(Image.open(full).convert("RGB"), float)
+    assert np.abs(away).max() <= 8
 
 
 def test_figures_are_written_whole(tmp_path):

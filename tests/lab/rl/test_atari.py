@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import asdict
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ pytest.importorskip("gymnasium")
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS
 from neurocoder.lab.experiments.atari import Atari, load_agent
-from neurocoder.lab.experiments.atari_sections import claim
+from neurocoder.lab.experiments.atari_sections import claim, scores
 from neurocoder.lab.experiments.atari_variants import parse, variants
 from neurocoder.lab.plots.atari import band, learning_curves
 from neurocoder.lab.report import paper_numbers
@@ -74,6 +75,20 @@ def test_scores_are_normalised_and_the_paper_is_quoted():
     assert claim(paper, "seaquest", "plain") == "2,500 at 32M"
     assert claim(paper, "montezuma", "neurocoder") == "1,500 to 3,000 at 300M"
     assert claim(paper, "cartpole", "plain") is None
+
+
+def test_differences_to_plain_heads_are_between_runs_of_one_seed():
+    def runs(scores):
+        metrics = [{"score": score, "score_low": score - 1, "score_high": score + 1} for score in scores.values()]
+        both = zip(scores, metrics, strict=True)
+        return [SimpleNamespace(seed=seed, metrics=own, history=[{"step": 5}]) for seed, own in both]
+
+    heads = {"plain": runs({0: 10.0, 1: 20.0}), "hyper": runs({2: 7.0}), "neurocoder": runs({1: 25.0, 0: 9.0})}
+    table = scores({"cartpole": heads}, {})
+    column = table.headings.index("to plain heads")
+    plain, hyper, neurocoder = (row[column] for row in table.rows)
+    assert (plain, hyper) == (None, None)  # the same heads, no seed in common
+    assert neurocoder.values == [-1, 5]
 
 
 def test_three_panels_leave_no_empty_one():

@@ -11,7 +11,8 @@ from ..comparison import AS_THE_PRESET, Rows, apart, label, panel
 from ..results import Record
 from ..rl import HEADS
 from ..rl.evaluation import REFERENCES
-from ..sections import Cell, Ours, Plot, Section, Table
+from ..sections import Cell, Difference, Ours, Plot, Section, Table
+from ..statistics import differences
 from .atari_variants import GAMES
 
 PUBLISHED = {
@@ -104,19 +105,22 @@ def scores(by: Mapping[str, Mapping[str, Sequence[Record]]], paper: Mapping[str,
     """The evaluation after training."""
     rows: list[list[Cell]] = []
     for game, heads in by.items():
+        each = {head: {r.seed: r.metrics["score"] for r in records} for head, records in heads.items()}
         for head, records in heads.items():
+            paired = differences(each[head], each.get("plain", {})) if head != "plain" else []
             normalised = [r.metrics["human_normalised"] for r in records if "human_normalised" in r.metrics]
             interval = None
             if len(records) == 1:
                 interval = f"{records[0].metrics['score_low']:,.0f} to {records[0].metrics['score_high']:,.0f}"
             steps = max(int(record.history[-1]["step"]) for record in records)
             cells = [
-                Ours([r.metrics["score"] for r in records], 1),
+                Ours(list(each[head].values()), 1),
                 interval,
+                Difference(paired, 1) if paired else None,
                 Ours(normalised, 1) if normalised else None,
             ]
             rows.append([game, head, steps, *cells, claim(paper, game, head)])
-    headings = ["game", "heads", "steps", "score", "95% over games", "human-normalised, %", "paper"]
+    headings = ["game", "heads", "steps", "score", "95% over games", "to plain heads", "human-normalised, %", "paper"]
     return Table("Scores after training", headings, rows, "One value per seed, each the mean over its games.")
 
 

@@ -55,7 +55,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
         axis.set_ylabel("score of whole games")
         axis.grid(axis="y")
         if axis.lines:
-            axis.legend(loc="lower right")
+            axis.legend(loc="best")
         if (skip := frames[game]) > 1:
             other = axis.secondary_xaxis("top", functions=(lambda x, k=skip: k * x, lambda x, k=skip: x / k))
             other.xaxis.set_major_formatter(FuncFormatter(_short))
