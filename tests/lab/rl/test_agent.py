@@ -94,9 +94,10 @@ def test_parameters_are_the_papers():
 
 
 def test_settings_reach_the_heads():
-    agent = make_agent((4,), 2, "neurocoder", Settings(width=16, hidden=5, residual=False, sharpness=10.0))
+    wanted = {"hidden": 5, "residual": False, "sharpness": 10.0, "orthogonality": 0.0}
+    agent = make_agent((4,), 2, "neurocoder", Settings(width=16, **wanted))
     for head in (agent.actor, agent.critic):
-        assert (head.config.hidden, head.config.residual, head.config.sharpness) == (5, False, 10.0)
+        assert {name: getattr(head.config, name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("body", ["small", "large"])
@@ -144,6 +145,7 @@ def test_rmsprop_has_epsilon_inside_the_root():
         ({"groups": 3}, r"groups must be 1 or 2 and divide environments \(256\), got 3"),
         ({"steps": 0}, "steps must be a whole number >= 1, got 0"),
         ({"gamma": 1.5}, r"gamma must be in 0\.\.1, got 1\.5"),
+        ({"orthogonality": -0.1}, r"orthogonality must be a finite number >= 0, got -0\.1"),
         ({"sharpness": 0.0}, r"sharpness must be a finite number > 0, got 0\.0"),
         ({"clip": 0.0}, r"clip must be None or a finite number > 0, got 0\.0"),
         ({"rate": -1.0}, r"rate must be a finite number >= 0, got -1\.0"),

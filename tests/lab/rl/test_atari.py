@@ -55,13 +55,13 @@ def test_records_from_before_the_correction_count_as_without():
     assert Atari().effective(old | {"correction": True}, "seaquest-plain")["correction"] is True
 
 
-def test_records_from_before_sharpness_have_the_papers():
-    old = {name: value for name, value in asdict(Settings()).items() if name != "sharpness"}
-    assert Atari().effective(old, "seaquest-neurocoder")["sharpness"] == 1.0
+def test_records_from_before_sharpness_and_orthogonality_have_the_papers():
+    old = {name: value for name, value in asdict(Settings()).items() if name not in ("sharpness", "orthogonality")}
+    assert Atari().effective(old, "seaquest-neurocoder") == Atari().effective(asdict(Settings()), "seaquest-neurocoder")
 
 
 def test_settings_of_neurocoder_heads_do_not_set_other_heads_apart():
-    usual, other = asdict(Settings()), asdict(Settings(sharpness=10.0, hidden=32, residual=False))
+    usual, other = asdict(Settings()), asdict(Settings(sharpness=10.0, orthogonality=0.0, hidden=32, residual=False))
     for head in ("plain", "hyper"):
         assert Atari().effective(usual, f"seaquest-{head}") == Atari().effective(other, f"seaquest-{head}")
     assert Atari().effective(usual, "seaquest-neurocoder") != Atari().effective(other, "seaquest-neurocoder")

@@ -81,11 +81,11 @@ class Atari(Experiment):
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         """Cores and the folder for agents change no score, nor do the settings of the other trainer and of other heads.
-        Records that are older than `correction` and `sharpness` have neither."""
+        Records that are older than a setting have what all runs had then."""
         idle = {"cores", "keep", *{"a2c": ("workers",), "a3c": ("environments", "groups")}[config["trainer"]]}
         if not variant.endswith("-neurocoder"):
-            idle |= {"hidden", "residual", "sharpness"}
-        known = {"correction": False, "sharpness": 1.0, **config}
+            idle |= {"hidden", "residual", "sharpness", "orthogonality"}
+        known = {"correction": False, "sharpness": 1.0, "orthogonality": 0.1, **config}
         return {name: value for name, value in known.items() if name not in idle}
 
     def run(self, context: Context) -> None:

@@ -17,14 +17,14 @@ HYPER = nc.HyperConfig(hidden=384)
 
 
 def program(settings: Settings) -> nc.ProgramConfig:
-    """The paper's P, J, H, K, l_I and a for Atari (Table 5)."""
+    """The paper's P, J, H, K and l_I for Atari (Table 5)."""
     return nc.ProgramConfig(
         slots=80,
         steps=1,
         heads=15,
         key_dim=3,
         least_used=5,
-        orthogonality=0.1,
+        orthogonality=settings.orthogonality,
         hidden=settings.hidden,
         residual=settings.residual,
         sharpness=settings.sharpness,

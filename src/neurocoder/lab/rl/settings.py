@@ -67,6 +67,8 @@ class Settings:
     """Whether the Neurocoder heads have a gated residual."""
     sharpness: float = 1.0
     """Factor on the cosine in the Neurocoder heads' content attention; 1 in the paper."""
+    orthogonality: float = 0.1
+    """Weight of the Neurocoder heads' orthogonal loss; 0.1 in the paper, 0 leaves it out."""
     stack: int = 4
     """Atari frames in an observation."""
     life_loss: bool = True
@@ -95,7 +97,7 @@ class Settings:
             _whole("cores", self.cores)
         if self.groups not in (1, 2) or self.environments % self.groups:
             raise ValueError(f"groups must be 1 or 2 and divide environments ({self.environments}), got {self.groups}")
-        for name in ("rate", "epsilon", "entropy", "value", "reward_scale"):
+        for name in ("rate", "epsilon", "entropy", "value", "orthogonality", "reward_scale"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number >= 0, got {getattr(self, name)!r}")
         for name in ("alpha", "gamma", "sticky"):
