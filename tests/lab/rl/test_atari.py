@@ -8,12 +8,10 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
-from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 pytest.importorskip("gymnasium")
@@ -183,20 +181,3 @@ def test_a_kept_agent_plays(tmp_path, head, capsys):
     with pytest.raises(ValueError, match=r"--target must end in \.gif, got play\.mp4"):
         play(agent, variant.environment, settings, Options(tmp_path, tmp_path.__class__("play.mp4")))
     os.unlink(target)
-
-
-def test_a_game_plays_in_colour_with_its_programs(tmp_path):
-    pytest.importorskip("ale_py")
-    from neurocoder.lab.rl import make_agent
-    from neurocoder.lab.rl.play import pictures
-
-    settings = Settings(width=16)
-    torch.manual_seed(0)
-    agent = make_agent((4, 84, 84), 18, "neurocoder", settings)
-    found = list(islice(pictures(agent, "ALE/Seaquest-v5", settings, seed=0), 40))
-    screen, panel = found[-1].crop((0, 0, 320, 420)), found[-1].crop((320, 0, 720, 420))
-    assert len(screen.getcolors(100_000)) > 8
-    assert any(len(set(colour)) > 1 for _, colour in screen.getcolors(100_000))
-    heat = panel.crop((10, 96, 390, 230)).getcolors(100_000)
-    assert 8 < len(heat) <= 16  # shades of attention
-    assert found[0].tobytes() != found[-1].tobytes()

@@ -187,11 +187,11 @@ class Atari(Environments):
 class Gymnasium(Environments):
     """Environments of a gymnasium id with flat observations and discrete actions, one after the other."""
 
-    def __init__(self, name: str, count: int) -> None:
+    def __init__(self, name: str, count: int, **options: Any) -> None:
         import gymnasium
 
         try:
-            self.environment: Any = gymnasium.make_vec(name, num_envs=count, vectorization_mode="sync")
+            self.environment: Any = gymnasium.make_vec(name, num_envs=count, vectorization_mode="sync", **options)
         except gymnasium.error.Error as error:
             raise ValueError(f"environment must be a gymnasium id, got {name!r}: {error}") from None
         seen, acted = self.environment.single_observation_space, self.environment.single_action_space
@@ -217,6 +217,20 @@ class Gymnasium(Environments):
         observation, reward, terminated, truncated, _ = self.environment.step(self._sent)
         mask, self._over = ~self._over, terminated | truncated
         return Step(observation, reward.astype(np.float32), terminated, mask)
+
+    @property
+    def pictures(self) -> bool:
+        """Whether the id can be made with `render_mode="rgb_array"`."""
+        return "rgb_array" in self.environment.metadata.get("render_modes", ())
+
+    def render(self) -> Array:
+        """The first environment, made with `render_mode="rgb_array"`, as a picture (height, width, 3)."""
+        import gymnasium
+
+        try:
+            return np.asarray(self.environment.render()[0])
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ValueError(str(error)) from None
 
     def close(self) -> None:
         self.environment.close()

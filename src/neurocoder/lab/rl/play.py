@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +19,7 @@ import neurocoder as nc
 
 from ..files import replacing
 from .agent import Agent, sample
-from .environments import Atari, Environments, game_of, make
+from .environments import Atari, Environments, Gymnasium, game_of, make
 from .settings import Settings
 
 HEIGHT, PANEL, LINE = 420, 400, 14
@@ -47,14 +48,19 @@ class Options:
 
 
 class Screen:
-    """Pictures of what one environment shows: of an Atari game by a twin with the same seed and actions, in colour;
-    of others by their own `render`, or the observation as bars where that cannot be done."""
+    """Pictures of what an environment shows, by a twin with the same seed and actions: Atari games in colour, others by
+    their `render`. Where that cannot be done, the observation as bars."""
 
     def __init__(self, environments: Environments, name: str, settings: Settings, seed: int) -> None:
-        self._own, self._twin, self._views = environments, None, None
+        self._name = name
+        self._twin: Atari | Gymnasium | None = None
+        self._view: Picture | None = None
         if (game := game_of(name)) is not None:
             self._twin = Atari(game, 1, stack=1, sticky=settings.sticky, frames=settings.frames, colour=True)
-            self._views = self._twin.reset(seed)
+        elif isinstance(environments, Gymnasium) and environments.pictures:
+            self._twin = Gymnasium(name, 1, render_mode="rgb_array")
+        if self._twin is not None:
+            self._look(self._twin.reset(seed))
 
     def take(self, actions: NDArray[Any], reward: NDArray[Any]) -> None:
         """The actions that the environment took, and what it got for them."""
@@ -62,12 +68,24 @@ class Screen:
             step = self._twin.step(actions)
             if step.reward[0] != reward[0]:
                 raise RuntimeError(f"the twin must get the same reward {reward[0]}, got {step.reward[0]}")
-            self._views = step.observation
+            self._look(step.observation)
+
+    def _look(self, observation: NDArray[Any]) -> None:
+        if isinstance(self._twin, Gymnasium):
+            try:
+                self._view = self._twin.render()
+            except ValueError as error:
+                print(f"{self._name} is drawn as bars of its observations: {error}", file=sys.stderr)
+                self.close()
+        else:
+            self._view = observation[0, -1]
 
     def picture(self, observation: NDArray[Any]) -> Image.Image:
         """As high as the GIF."""
-        if self._views is not None:
-            return Image.fromarray(self._views[0, -1]).resize((HEIGHT * 160 // 210, HEIGHT), Image.Resampling.NEAREST)
+        if self._view is not None:
+            size = self._view.shape[1] * HEIGHT // self._view.shape[0], HEIGHT
+            kind = Image.Resampling.NEAREST if isinstance(self._twin, Atari) else Image.Resampling.BILINEAR
+            return Image.fromarray(self._view).resize(size, kind)
         picture = Image.new("RGB", (HEIGHT, HEIGHT), "white")
         draw, width = ImageDraw.Draw(picture), HEIGHT / len(observation)
         for place, value in enumerate(np.tanh(observation)):
@@ -79,6 +97,7 @@ class Screen:
         """Free the twin."""
         if self._twin is not None:
             self._twin.close()
+            self._twin = None
 
 
 def heat(weights: NDArray[Any], width: int, height: int) -> Image.Image:
