@@ -62,7 +62,7 @@ def test_sizes_like_the_papers(sizes):
     assert_close_to_exact(randomised(layer, 0.5), torch.randn(37, 40))
 
 
-@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("residual", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("outputs", [130, 700])
 def test_outputs_whose_gradients_come_in_shares(outputs, residual):
     program = small(slots=19, key_dim=12, least_used=3, residual=residual)

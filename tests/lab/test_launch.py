@@ -27,7 +27,7 @@ def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
     assert outcome(tmp_path)["seed"] == 0
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_metrics_that_no_record_can_hold_are_named_at_the_first_evaluation(tmp_path, capfd, jobs):
     wish = ("--variants", "tensor,own,linear", "--seeds", "0", "--output", tmp_path, "--jobs", jobs)
     assert run(*wish) == 1
