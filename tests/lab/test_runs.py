@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from lines import Points, command, outcome, run
+from lines import Lines, Points, command, outcome, run
 from torch import nn
 
 from neurocoder.lab.checkpoints import Checkpoint
@@ -114,6 +114,22 @@ def test_another_configuration_is_refused_before_anything_is_trained(tmp_path, c
     assert "--again" in said
     assert not (tmp_path / "lines" / "best" / "linear").exists()
     assert run("--variants", "program", "--seeds", 0, "--output", tmp_path, *options, "--again") == 0
+
+
+def test_settings_without_an_effect_may_change(tmp_path, capsys, monkeypatch, interrupted):
+    monkeypatch.setattr(
+        Lines, "effective", lambda _, config, variant: {k: v for k, v in config.items() if k != "pause"}
+    )
+    wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
+    assert interrupted(signal.SIGTERM, 13, *wish) == 143
+    assert run(*wish, "--pause", 0.001, "--steps", 50, "--resume") == 2
+    said = capsys.readouterr().err
+    assert "config.steps is 40 there and 50 here" in said
+    assert "pause" not in said
+    assert run(*wish, "--pause", 0.001, "--resume") == 0
+    assert run(*wish, "--pause", 0.002) == 0
+    assert "1 finished before" in capsys.readouterr().out
+    assert run(*wish, "--pause", 0.002, "--steps", 50) == 2
 
 
 def test_records_that_cannot_be_written_are_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):

@@ -115,8 +115,12 @@ class Unit:
         """One for each seed, held while it is trained."""
         return [self.folder(setup) / f"seed{seed}.lock" for seed in self.seeds]
 
+    def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that have an effect on it. A run that differs in no other is the same run."""
+        return dict(load(self.experiment).effective(config, self.variant))
+
     def identity(self, setup: Setup) -> dict[str, Any]:
-        """What must match for a checkpoint to be resumed."""
+        """What its checkpoint says about it. To be resumed, all must match but settings without an effect."""
         return {
             "variant": self.variant,
             "seeds": list(self.seeds),
@@ -199,21 +203,32 @@ def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> Record | None:
     path = unit.record(setup, seed)
     if setup.again or unit.checkpoint(setup).exists():
         return None
-    asked = results.plain(unit.config) | {"precision": setup.precision}
+    asked = unit.effective(results.plain(unit.config)) | {"precision": setup.precision}
+
+    def difference(found: Record) -> str:
+        return differences(unit.effective(found.config) | {"precision": found.precision}, asked)
+
     if not path.exists():
         rows = store.find(setup.output, unit.name, unit.preset, unit.variant, seed)
-        return next((row for row in rows if not differences(row.config | {"precision": row.precision}, asked)), None)
+        return next((row for row in rows if not difference(row)), None)
     try:
         record = Record.read_in_place(path)
     except Damaged as problem:
         aside = "" if setup.dry else f" set aside as {set_aside(path).name},"
         log(f"damaged record: {problem};{aside} the run is repeated")
         return None
-    if difference := differences(record.config | {"precision": record.precision}, asked):
+    if words := difference(record):
         raise Refused(
-            f"{path} has a different configuration: {difference}; choose another --output, or replace it with --again"
+            f"{path} has a different configuration: {words}; choose another --output, or replace it with --again"
         )
     return record
+
+
+def _counting(unit: Unit, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """An identity without the settings that have no effect."""
+    config = {name.removeprefix("config."): value for name, value in identity.items() if name.startswith("config.")}
+    others = {name: value for name, value in identity.items() if not name.startswith("config.")}
+    return others | {f"config.{name}": value for name, value in unit.effective(config).items()}
 
 
 def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
@@ -232,8 +247,7 @@ def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
     except Damaged as problem:
         log(f"damaged checkpoint: {problem}; set aside as {set_aside(path).name}, the run starts over")
         return None
-    difference = differences(found.identity, unit.identity(setup))
-    if difference:
+    if difference := differences(_counting(unit, found.identity), _counting(unit, unit.identity(setup))):
         raise Refused(
             f"{path} is of a different training: {difference}; run with the same options, or start over with --again"
         )

@@ -50,7 +50,8 @@ class Experiment(ABC):
         return ", ".join(self.variants(config))
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
-        """The settings that have an effect on this variant: runs that differ in no other are compared as equals."""
+        """The settings that have an effect on this variant. Runs that differ in no other are compared as equals, and
+        one may resume the other."""
         return config
 
     @abstractmethod
