@@ -18,11 +18,11 @@ EPOCHS = 30
 
 
 def cell(gains: np.ndarray) -> str:
-    """The mean; bold if its 95% interval leaves out zero."""
+    """The mean; bold, with its 95% interval, if that leaves out zero."""
     found = summary(gains.tolist())
     low, high = found.interval or (found.mean, found.mean)
     words = f"{found.mean:+.1f}"
-    return f"**{words}**" if low > 0 or high < 0 else words
+    return f"**{words}** ({low:.1f} to {high:.1f})" if low > 0 or high < 0 else words
 
 
 def main() -> None:
@@ -41,8 +41,9 @@ def main() -> None:
         for rate in sorted({key[1] for key in curves if key[0] == kind}):
             row = [words, f"{rate:g}"]
             for data, theirs in PAPER.items():
-                pair = (curves[kind, rate, data, model] for model in ("original", "neurocoder"))
-                first, second = (np.array([own[seed] for seed in sorted(own)]) for own in pair)  # (seeds, epochs)
+                pair = [curves[kind, rate, data, model] for model in ("original", "neurocoder")]
+                seeds = sorted(set.intersection(*map(set, pair)))
+                first, second = (np.array([own[seed] for seed in seeds]) for own in pair)  # (seeds, epochs)
                 row += [f"{first.max(1).mean():.1f}", cell(second.max(1) - first.max(1))]
                 row += [f"{first[:, -1].mean():.1f}", cell(second[:, -1] - first[:, -1])]
                 if (passed := first.mean(0) >= theirs).any():

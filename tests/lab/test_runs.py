@@ -128,7 +128,9 @@ def test_settings_without_an_effect_may_change(tmp_path, capsys, monkeypatch, in
     assert "pause" not in said
     assert run(*wish, "--pause", 0.001, "--resume") == 0
     assert run(*wish, "--pause", 0.002) == 0
-    assert "1 finished before" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "1 finished before" in said.out
+    assert "finished runs are kept, although pause is 0.001 there and 0.002 here; --again repeats them" in said.err
     assert run(*wish, "--pause", 0.002, "--steps", 50) == 2
 
 

@@ -169,17 +169,20 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
     """The units still to run, without their finished seeds. Conflicts are refused before any training."""
     wanted: list[Unit] = []
-    others = 0
+    others, idle = 0, set()
     for unit in units:
         if not wanted:
             for problem in store.read(setup.output / unit.name / f"{unit.preset}{store.SUFFIX}")[1]:
                 log(f"damaged record: {problem}; its runs are repeated")
         found = {seed: _finished(unit, seed, setup, log) for seed in unit.seeds}
         others += sum(record is not None and _source(record.environment) != unit.source for record in found.values())
+        idle |= {_idle(unit, record) for record in found.values() if record is not None}
         if seeds := tuple(seed for seed, record in found.items() if record is None):
             wanted.append(replace(unit, seeds=seeds))
     if others:
         log(f"{others} finished run{'s' * (others > 1)} made with other source code; kept, --again replaces")
+    for words in sorted(idle - {""}):
+        log(f"finished runs are kept, although {words}; --again repeats them")
     if setup.dry:
         return wanted
     if wanted and (why := obstacle(setup.output)):
@@ -195,6 +198,13 @@ def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
 def _source(facts: Mapping[str, str]) -> str:
     """The code that made a record, from its environment."""
     return " ".join(filter(None, (facts.get("source"), facts.get("experiment_source"))))
+
+
+def _idle(unit: Unit, record: Record) -> str:
+    """How the settings without an effect differ, in words. A record may be older than a setting."""
+    asked = results.plain(unit.config)
+    both = record.config.keys() & asked.keys()
+    return differences({name: record.config[name] for name in both}, {name: asked[name] for name in both})
 
 
 def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> Record | None:

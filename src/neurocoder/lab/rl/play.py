@@ -48,19 +48,15 @@ class Options:
 
 
 class Screen:
-    """Pictures of what an environment shows, by a twin with the same seed and actions: Atari games in colour, others by
-    their `render`. Where that cannot be done, the observation as bars."""
+    """Pictures of what an environment shows: of an Atari game by a twin with the same seed and actions, in colour; of
+    others by their own `render`, or the observation as bars where that cannot be done."""
 
     def __init__(self, environments: Environments, name: str, settings: Settings, seed: int) -> None:
-        self._name = name
-        self._twin: Atari | Gymnasium | None = None
-        self._view: Picture | None = None
+        self._own, self._name, self._twin = environments, name, None
+        self._bars = not (isinstance(environments, Gymnasium) and environments.pictures)
         if (game := game_of(name)) is not None:
             self._twin = Atari(game, 1, stack=1, sticky=settings.sticky, frames=settings.frames, colour=True)
-        elif isinstance(environments, Gymnasium) and environments.pictures:
-            self._twin = Gymnasium(name, 1, render_mode="rgb_array")
-        if self._twin is not None:
-            self._look(self._twin.reset(seed))
+            self._views = self._twin.reset(seed)
 
     def take(self, actions: NDArray[Any], reward: NDArray[Any]) -> None:
         """The actions that the environment took, and what it got for them."""
@@ -68,24 +64,18 @@ class Screen:
             step = self._twin.step(actions)
             if step.reward[0] != reward[0]:
                 raise RuntimeError(f"the twin must get the same reward {reward[0]}, got {step.reward[0]}")
-            self._look(step.observation)
-
-    def _look(self, observation: NDArray[Any]) -> None:
-        if isinstance(self._twin, Gymnasium):
-            try:
-                self._view = self._twin.render()
-            except ValueError as error:
-                print(f"{self._name} is drawn as bars of its observations: {error}", file=sys.stderr)
-                self.close()
-        else:
-            self._view = observation[0, -1]
+            self._views = step.observation
 
     def picture(self, observation: NDArray[Any]) -> Image.Image:
         """As high as the GIF."""
-        if self._view is not None:
-            size = self._view.shape[1] * HEIGHT // self._view.shape[0], HEIGHT
-            kind = Image.Resampling.NEAREST if isinstance(self._twin, Atari) else Image.Resampling.BILINEAR
-            return Image.fromarray(self._view).resize(size, kind)
+        if self._twin is not None:
+            return _high(self._views[0, -1], Image.Resampling.NEAREST)
+        if not self._bars and isinstance(self._own, Gymnasium):
+            try:
+                return _high(self._own.render(), Image.Resampling.BILINEAR)
+            except ValueError as error:
+                print(f"{self._name} is drawn as bars of its observations: {error}", file=sys.stderr)
+                self._bars = True
         picture = Image.new("RGB", (HEIGHT, HEIGHT), "white")
         draw, width = ImageDraw.Draw(picture), HEIGHT / len(observation)
         for place, value in enumerate(np.tanh(observation)):
@@ -97,7 +87,10 @@ class Screen:
         """Free the twin."""
         if self._twin is not None:
             self._twin.close()
-            self._twin = None
+
+
+def _high(view: Picture, how: Image.Resampling) -> Image.Image:
+    return Image.fromarray(view).resize((view.shape[1] * HEIGHT // view.shape[0], HEIGHT), how)
 
 
 def heat(weights: NDArray[Any], width: int, height: int) -> Image.Image:
@@ -131,6 +124,9 @@ def pictures(agent: Agent, name: str, settings: Settings, seed: int) -> Iterator
     """One for each step of an episode; of whole games, with sampled actions."""
     torch.manual_seed(seed)
     environments = make(name, 1, threads=1, stack=settings.stack, sticky=settings.sticky, frames=settings.frames)
+    if isinstance(environments, Gymnasium) and environments.pictures:
+        environments.close()
+        environments = Gymnasium(name, 1, render_mode="rgb_array")
     observation, screen = environments.reset(seed), Screen(environments, name, settings, seed)
     coded = any(isinstance(module, nc.Linear) for module in agent.modules())
     state, keep, score = agent.start(1), torch.ones(1, 1), 0.0
