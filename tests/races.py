@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import InterpretedFunction
 
 import neurocoder as nc
-from neurocoder.kernels import side_stream
+from neurocoder.ops import side_stream
 
 
 class Race(AssertionError):

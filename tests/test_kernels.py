@@ -155,8 +155,8 @@ def test_compiled_through_the_operator(case, frozen):
 @pytest.mark.parametrize("case", OPERATED)
 def test_operators_keep_the_rules_of_torchs_library(case):
     """Results share no storage with each other or the inputs, and their shapes are those that tracing expects."""
-    from neurocoder.kernels import operator
-    from neurocoder.kernels.layer import Form
+    from neurocoder.program.kernels import operator
+    from neurocoder.program.kernels.autograd import Form
 
     layer = randomised(OPERATED[case]()).to(DEVICE)
     form = Form(True, layer.config, torch.float32, executes=layer.control_dim is None)
@@ -338,7 +338,7 @@ def test_frozen_parameters_get_no_gradient_and_change_no_other(path, frozen, res
 @pytest.mark.parametrize("residual", [True, False])
 def test_padding_of_the_projection_reaches_no_gradient(monkeypatch, path, slots, residual):
     """On a GPU the projection has columns that only pad; here they are put there by hand, and new memory is spoilt."""
-    from neurocoder.kernels import layer as kernel
+    from neurocoder.program.kernels import autograd as kernel
 
     readers = kernel._readers
 

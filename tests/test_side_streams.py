@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are m
 def watch(monkeypatch):
     from races import watching
 
-    with watching(monkeypatch, "neurocoder.composition.is_traced") as found:
+    with watching(monkeypatch, "neurocoder.program.dispatch.is_traced") as found:
         yield found
 
 
@@ -50,7 +50,7 @@ def test_no_races_in_bfloat16(watch):
 
 
 def test_no_races_in_the_orthogonal_losses(watch):
-    from neurocoder.kernels.orthogonality import OrthogonalLoss
+    from neurocoder.program.kernels.orthogonality import OrthogonalLoss
 
     slots = [torch.randn(4, width, requires_grad=True) for width in (7, 5, 6, 3, 9, 8, 5, 5, 2, 4, 6, 7)]
     with watch:
@@ -62,7 +62,7 @@ def test_no_races_in_the_orthogonal_losses(watch):
 @pytest.mark.parametrize("method", ["join", "await_mark", "keep"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_missing_wait_is_found(monkeypatch, watch, method, steps):
-    from neurocoder.kernels.side_stream import SideStream
+    from neurocoder.ops.side_stream import SideStream
     from races import Race
 
     monkeypatch.setattr(SideStream, method, lambda *args: None)

@@ -1,15 +1,8 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
 from . import functional, plot, reference
-from .backend import backend
-from .base import CodedLayer
 from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from .checkpoint import CheckpointError, load, save
-from .coded_linear import CodedLinear
-from .config import Config, HyperConfig, MixtureConfig, ProgramConfig, Start, StoredProgramConfig
-from .control import control
-from .controller import ProgramController
-from .conv import Conv1d, Conv2d
 from .growing import (
     GrowingConfig,
     GrowingConv1d,
@@ -21,15 +14,22 @@ from .growing import (
     grow,
     shrink,
 )
-from .kinds import register
-from .linear import Linear
-from .losses import auxiliary_loss, orthogonal_loss
-from .memory import ProgramMemory
+from .inspect.record import Recording, record
+from .layer.base import CodedLayer
+from .layer.config import Config, HyperConfig, MixtureConfig, ProgramConfig, Start, StoredProgramConfig
+from .layer.control import control
+from .layer.conv import Conv1d, Conv2d
+from .layer.linear import CodedLinear
+from .ops.backend import backend
 from .parameters import count_parameters, parameter_groups
-from .plan import Plan, plan
-from .program import ProgramLayer, Programs
-from .surgery import recode, restore
-from .trace import Recording, record
+from .program.controller import ProgramController
+from .program.layer import ProgramLayer, Programs
+from .program.linear import Linear
+from .program.memory import ProgramMemory
+from .surgery.plan import Plan, plan
+from .surgery.recode import recode, restore
+from .surgery.registry import register
+from .training import auxiliary_loss, orthogonal_loss
 from .version import __version__
 
 __all__ = [

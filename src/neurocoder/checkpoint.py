@@ -19,13 +19,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .base import CodedLayer
-from .compiled import uncompiled
-from .config import Config
 from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, spread
-from .kinds import config_types, kind_for
-from .surgery import swap, warn_of_optimisers
-from .targets import Model, modules_by_name, require_module
+from .layer.base import CodedLayer
+from .layer.config import Config
+from .ops.compiled import uncompiled
+from .surgery.recode import swap, warn_of_optimisers
+from .surgery.registry import config_types, kind_for
+from .surgery.targets import Model, modules_by_name, require_module
 from .version import __version__
 
 FORMAT = 2

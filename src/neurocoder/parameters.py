@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from .base import CodedLayer, coded_layers
-from .targets import require_module
+from .layer.base import CodedLayer, coded_layers
+from .surgery.targets import require_module
 
 PARTS = ("memory", "controller", "residual", "main")
 

@@ -12,7 +12,7 @@ import neurocoder as nc
 from neurocoder.growing import GrowingLinear, grow, reference
 
 pytest.importorskip("triton")
-from neurocoder.growing import gpu
+from neurocoder.growing import kernels as gpu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -7,7 +7,7 @@ from growing_helpers import fill, small
 from neurocoder.growing import GrowingLinear, grow
 
 pytest.importorskip("triton")
-from neurocoder.kernels.side_stream import SideStream
+from neurocoder.ops.side_stream import SideStream
 from races import Race, look_at, watching
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are made up here")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are m
 
 @pytest.fixture
 def watch(monkeypatch):
-    with watching(monkeypatch, "neurocoder.growing.execution.is_traced") as found:
+    with watching(monkeypatch, "neurocoder.growing.functional.is_traced") as found:
         yield found
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .. import initialisation
+from ..program import start as initialisation
 from .conditional import ConditionalLinear
 
 _DIFFERENCE = 0.02

@@ -9,10 +9,10 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
-from .. import initialisation
-from ..coded_linear import CodedLinear
-from ..config import Config
-from ..precision import full_precision
+from ..layer.config import Config
+from ..layer.linear import CodedLinear
+from ..layer.precision import full_precision
+from ..program import start as initialisation
 
 
 class Options(TypedDict, total=False):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .. import initialisation
-from ..config import HyperConfig
+from ..layer.config import HyperConfig
+from ..program import start as initialisation
 from .conditional import ConditionalLinear, Options, plain_start
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from ..backend import is_exporting
-from ..config import MixtureConfig
+from ..layer.config import MixtureConfig
+from ..ops.backend import is_exporting
 from .blend import BlendedLinear
 from .conditional import Options
 

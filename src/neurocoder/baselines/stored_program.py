@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from ..config import StoredProgramConfig
-from ..functional import unit
+from ..layer.config import StoredProgramConfig
+from ..program.functional import unit
 from .blend import BlendedLinear
 from .conditional import Options, plain_start
 

@@ -2,14 +2,14 @@
 
 from torch import nn
 
-from ..kinds import register
+from ..surgery.registry import register
+from .capacity import shrink
 from .config import GrowingConfig
 from .conv import GrowingConv1d, GrowingConv2d
+from .growth import Growth, grow
 from .layer import GrowingLayer, GrowingPrograms
 from .linear import GrowingLinear
 from .memory import GrowingMemory
-from .resize import shrink
-from .writing import Growth, grow
 
 for _plain, _coded in ((nn.Linear, GrowingLinear), (nn.Conv1d, GrowingConv1d), (nn.Conv2d, GrowingConv2d)):
     register(_plain, _coded)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..config import Config, whole
+from ..layer.config import Config, whole
 
 ROOM = 8
 """`max_slots` by default: this many times `slots`."""

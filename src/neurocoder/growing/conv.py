@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as tnf
 
-from ..conv import CodedConv
+from ..layer.conv import CodedConv
 from .config import GrowingConfig
-from .execution import blended
+from .functional import blended
 from .layer import GrowingLayer
 from .notes import noted
 

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import initialisation
-from ..backend import is_exporting, is_transformed
-from ..base import CodedLayer
-from ..precision import full_precision
+from ..layer.base import CodedLayer
+from ..layer.precision import full_precision
+from ..ops.backend import is_exporting, is_transformed
+from ..program import start as initialisation
+from .capacity import set_capacity
 from .config import GrowingConfig
-from .execution import blended, has_kernel
+from .functional import blended, has_kernel
 from .memory import GrowingMemory, Reading
 from .notes import Note, note_of
-from .resize import set_capacity
 
 
 class GrowingPrograms(NamedTuple):
@@ -142,7 +142,7 @@ class GrowingLayer(CodedLayer):
         z, length = rows.detach(), None
         if control is None:
             if has_kernel(z, self.memory.capacity, self.config.rank, self.config.top_k):
-                from .gpu import centred
+                from .kernels import centred
 
                 z, length = centred(z)
             else:

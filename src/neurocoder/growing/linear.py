@@ -7,9 +7,9 @@ from typing import Unpack
 from torch import Tensor
 
 from ..baselines.conditional import Options
-from ..coded_linear import CodedLinear
+from ..layer.linear import CodedLinear
 from .config import GrowingConfig
-from .execution import execute
+from .functional import execute
 from .layer import GrowingLayer
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import GrowingConfig
-from .execution import SHORTEST, has_kernel
+from .functional import SHORTEST, has_kernel
 from .notes import Notes
 
 live: WeakSet[GrowingMemory] = WeakSet()
@@ -119,7 +119,7 @@ class GrowingMemory(nn.Module):
             length = z.norm(dim=-1) if length is None else length
             product = z @ self.keys.to(dtype).mT
             if has_kernel(product, self.capacity, self.config.rank, self.config.top_k):
-                from .gpu import nearest
+                from .kernels import nearest
 
                 return Reading(*nearest(product, length, self.written, self.config), length)
             is_free = torch.arange(self.capacity, device=z.device) >= self.written

@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.base import coded_layers
+from neurocoder.layer.base import coded_layers
 
 from .checkpoints import Checkpoint
 from .results import OWN

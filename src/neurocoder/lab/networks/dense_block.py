@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...kernels.layer import refuse_second_derivatives
-from ...kernels.rounding import cdiv, power_of_two
-from ...kernels.side_stream import on_device_of
+from ...ops.rounding import cdiv, power_of_two
+from ...ops.side_stream import on_device_of
+from ...program.kernels.autograd import refuse_second_derivatives
 from .triton_dense import (
     backward_kernel,
     combine_kernel,

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, batch_norm
 from torch.utils.checkpoint import checkpoint
 
-from ...backend import is_traced, is_transformed, prefers_triton
-from ...part import has_global_hooks, is_hooked
+from ...ops.backend import is_traced, is_transformed, prefers_triton
+from ...ops.part import has_global_hooks, is_hooked
 
 FIRST = 16
 """Channels of the first convolution."""

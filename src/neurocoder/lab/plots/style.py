@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image  # comes with matplotlib
 
-from ...figures import BLACK, BLUE, GREEN, MAP, PURPLE, RC, SKY, VERMILION, WIDTH, styled
+from ...inspect.style import BLACK, BLUE, GREEN, MAP, PURPLE, RC, SKY, VERMILION, WIDTH, styled
 from ..files import replacing
 
 __all__ = [

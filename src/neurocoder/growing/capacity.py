@@ -1,0 +1,185 @@
+"""Changing how many slots a memory has: growing its capacity, and `shrink`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..layer.base import coded_layers
+from ..layer.config import whole
+from ..surgery.targets import require_module
+from .memory import GrowingMemory, set_row
+from .notes import Notes
+
+if TYPE_CHECKING:
+    from .layer import GrowingLayer
+
+
+def growing_layers(model: nn.Module) -> dict[str, GrowingLayer]:
+    """The growing layers of a model by name, each once."""
+    from .layer import GrowingLayer
+
+    require_module("model", model)
+    found = {name: layer for name, layer in coded_layers(model).items() if isinstance(layer, GrowingLayer)}
+    if not found:
+        raise ValueError("model must have a growing layer, found none: use nc.recode(model, ..., nc.GrowingConfig())")
+    return found
+
+
+def require_resizable(memory: GrowingMemory, optimiser: Optimizer | None) -> None:
+    """Require that the optimiser's state has one entry for each number of U and V, or one in all."""
+    for name, parameter in memory.named_parameters():
+        for key, value in ({} if optimiser is None else optimiser.state.get(parameter, {})).items():
+            if isinstance(value, Tensor) and value.dim() > 0 and value.shape != parameter.shape:
+                raise ValueError(
+                    f"optimiser must keep a state like {name} {tuple(parameter.shape)} or a scalar, so that slots can "
+                    f"come and go, got {key} {tuple(value.shape)} of {type(optimiser).__name__}: use Adam, AdamW, "
+                    "Adagrad, RMSprop or SGD, or set growing.max_slots to growing.slots and growing.reuse_below to 0"
+                )
+
+
+@torch.no_grad()
+def set_capacity(layer: GrowingLayer, slots: int, optimiser: Optimizer | None = None) -> None:
+    """Give the memory this many slots: the first ones stay, new ones start fresh; the optimiser's state goes along."""
+    memory = layer.memory
+    kept = torch.arange(min(slots, memory.capacity), device=memory.U.device)
+    _rearrange(layer, kept, slots, optimiser)
+
+
+def _rearrange(layer: GrowingLayer, kept: Tensor, slots: int, optimiser: Optimizer | None) -> None:
+    """Let these slots (n,) be the first ones of `slots`; the others are free, with starting values."""
+    memory, free = layer.memory, slots - len(kept)
+    require_resizable(memory, optimiser)
+    starts = memory.start(free)
+    for parameter, start in zip((memory.U, memory.V), starts, strict=True):
+        state = {} if optimiser is None else optimiser.state.get(parameter, {})
+        for key, value in list(state.items()):
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[key] = _rows(value, kept, value.new_full(start.shape, _first_state(optimiser, parameter, key)))
+        grad = None if parameter.grad is None else _rows(parameter.grad, kept, torch.zeros_like(start))
+        parameter.grad = None
+        _replace(parameter, _rows(parameter.detach(), kept, start))
+        parameter.grad = grad
+    for name in ("keys", "visits", "born"):
+        old = getattr(memory, name)
+        setattr(memory, name, _rows(old, kept, old.new_zeros(free, *old.shape[1:])))
+    limit = max(layer.config.limit, slots)
+    layer.config = dataclasses.replace(layer.config, slots=slots, top_k=min(layer.config.top_k, slots), max_slots=limit)
+    memory.config = layer.config
+    memory.at_most = slots  # unknown: the next step asks
+    memory.is_captured = False
+    memory.notes = Notes(memory)
+
+
+def _rows(old: Tensor, kept: Tensor, new: Tensor) -> Tensor:
+    return torch.cat([old[kept.to(old.device)], new.to(old)])
+
+
+def _first_state(optimiser: Any, parameter: Tensor, key: str) -> float:
+    """What this state of a parameter starts from: Adagrad's sum has an option, others start at zero."""
+    if key != "sum":
+        return 0.0
+    group = next(group for group in optimiser.param_groups if any(one is parameter for one in group["params"]))
+    return float(group.get("initial_accumulator_value", 0.0))
+
+
+def restart_state(memory: GrowingMemory, optimiser: Any, place: Tensor, allowed: Tensor) -> None:
+    """Give the state of the slot at this place (1,) its starting values if allowed (), without asking the device."""
+    for parameter in memory.parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                start = value.new_full((), _first_state(optimiser, parameter, key))
+                set_row(value, place, allowed, start)
+
+
+def _replace(parameter: nn.Parameter, value: Tensor) -> None:
+    """Another shape for the same parameter, which optimisers and others hold.
+
+    Graphs of earlier steps may keep alive the node that accumulates its gradient, with the old shape; a change of
+    dtype makes torch forget that node.
+    """
+    other = torch.float32 if value.dtype != torch.float32 else torch.float64
+    parameter.data = value[:0].to(other)
+    parameter.data = value
+
+
+def shrink(
+    model: nn.Module,
+    optimiser: Optimizer | None = None,
+    *,
+    below: float,
+    merge: bool = True,
+    slots: int | None = None,
+) -> dict[str, int]:
+    """Erase slots of little use; returns how many each layer lost.
+
+    Call it between steps. The others keep their order, programs, keys and optimiser state. Erased slots are free again.
+
+    Args:
+        model: any module with growing layers.
+        optimiser: the one that trains them, whose state goes along; None if there is none.
+        below: erase slots with fewer visits than this.
+        merge: let the nearest slot that stays (by key) take over: visits add up, and its program becomes the mean of
+            both, weighted by visits. False: drop them.
+        slots: the new capacity, if there is room for what stays; None: as it is.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.GrowingConfig(slots=16))
+        >>> optimiser = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+        >>> growth = nc.grow(model, optimiser)
+        >>> for _ in range(4):
+        ...     model(torch.randn(32, 8)).square().mean().backward()
+        ...     optimiser.step()
+        >>> nc.shrink(model, optimiser, below=1.0)  # the slot written last has no visits yet
+        {'0': 1}
+    """
+    from .growth import stale_wrappers, unwrapped
+
+    layers = growing_layers(model)
+    if isinstance(below, bool) or not isinstance(below, int | float) or not below >= 0:
+        raise ValueError(f"below must be a number >= 0, got {below!r}")
+    if not isinstance(merge, bool):
+        raise ValueError(f"merge must be True or False, got {merge!r}")
+    if slots is not None and whole(slots) is None:
+        raise ValueError(f"slots must be a whole number >= 1 or None, got {slots!r}")
+    if optimiser is not None:
+        optimiser = unwrapped(optimiser)
+    stays = {}
+    for name, layer in layers.items():
+        memory = layer.memory
+        require_resizable(memory, optimiser)
+        written = int(memory.written)
+        stays[name] = memory.visits[:written] >= below
+        left = int(stays[name].sum())
+        if slots is not None and slots < max(left, 1):
+            raise ValueError(f"slots must be at least the {left} that stay in layer {name!r}, got {slots}")
+    lost = {}
+    for name, layer in layers.items():
+        lost[name] = _erase(layer, stays[name], merge, slots, optimiser)
+    if slots is not None:
+        stale_wrappers(model)
+    return lost
+
+
+@torch.no_grad()
+def _erase(layer: GrowingLayer, stays: Tensor, merge: bool, slots: int | None, optimiser: Optimizer | None) -> int:
+    memory = layer.memory
+    kept, gone = stays.nonzero().squeeze(1), (~stays).nonzero().squeeze(1)
+    if merge and len(kept) and len(gone):
+        keys = memory.keys.to(memory.visits.dtype)
+        heirs = kept[(keys[gone] @ keys[kept].mT).argmax(1)]
+        before, total = memory.visits, memory.visits.index_add(0, heirs, memory.visits[gone])
+        own = torch.where(total > 0, before / total, 1.0).view(-1, 1, 1)
+        taken = torch.where(total[heirs] > 0, before[gone] / total[heirs], 0.0).view(-1, 1, 1)
+        for bank in (memory.U, memory.V):
+            bank.copy_((own * bank).index_add(0, heirs, taken * bank[gone]))
+        memory.visits.copy_(total)
+    count = len(kept)
+    _rearrange(layer, kept, memory.capacity if slots is None else slots, optimiser)
+    memory.written.fill_(count)
+    memory.at_most = count
+    return len(gone)

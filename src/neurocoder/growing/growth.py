@@ -1,0 +1,326 @@
+"""`grow`: writing slots and consolidating them around an optimiser's step."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ..distributed import is_sharded
+from ..layer.config import whole
+from .capacity import growing_layers, require_resizable, restart_state, set_capacity
+from .memory import GrowingMemory, live
+from .notes import least
+
+if TYPE_CHECKING:
+    from .layer import GrowingLayer
+
+_grown: WeakKeyDictionary[GrowingMemory, ref[Growth]] = WeakKeyDictionary()
+"""What grows each memory; the optimiser's hooks keep it alive."""
+
+
+def _growth_of(memory: GrowingMemory) -> Growth | None:
+    found = _grown.get(memory)
+    return None if found is None else found()
+
+
+class Growth:
+    """The link between growing layers and the optimiser that trains them; `grow` makes it.
+
+    Before a step it keeps the slots' values. After it, with what the backward passes noted since the step before:
+
+        visits_i += sum of w_i over the inputs
+        slot_i   <- old_i + (new_i - old_i) / (1 + visits_i / c)       unwritten slots: old_i
+        the least similar input becomes the next slot's key if its cosine < max_similarity; at max_slots it may
+        overwrite a slot of little use
+
+    The *step* is scaled, since Adam and Adagrad would undo a scaled gradient.
+
+    Example:
+        >>> layer = nc.GrowingLinear(8, 4)
+        >>> optimiser = torch.optim.Adagrad(layer.parameters(), lr=1e-2)
+        >>> growth = nc.grow(layer, optimiser)
+        >>> growth.optimiser is optimiser
+        True
+        >>> growth.remove()
+    """
+
+    def __init__(self, model: nn.Module, optimiser: Optimizer, layers: dict[str, GrowingLayer]) -> None:
+        self._layers, self._model, self._optimiser = layers, ref(model), ref(optimiser)
+        self._before: dict[Tensor, Tensor] = {}
+        self._active: list[GrowingLayer] = []
+        self._is_checked = False
+        self._told: set[str] = set()
+        self._makes_room = False
+        self._handles = [
+            optimiser.register_step_pre_hook(self._keep),
+            optimiser.register_step_post_hook(self._settle),
+        ]
+        for layer in layers.values():
+            layer.memory.at_most = int(layer.memory.written)
+            layer.memory.notes.clear()
+
+    @property
+    def optimiser(self) -> Optimizer:
+        """The optimiser that this is attached to."""
+        found = self._optimiser()
+        assert found is not None, "the optimiser is gone"
+        return found
+
+    def remove(self) -> None:
+        """Detach: from now on, a step that moves these layers' slots is an error."""
+        for handle in self._handles:
+            handle.remove()
+        for layer in self._layers.values():
+            if _growth_of(layer.memory) is self:
+                del _grown[layer.memory]
+
+    def _keep(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
+        """Before a step: keep all slots, since optimisers with momentum move them all; idle layers stay out of it."""
+        may_differentiate = len(args) > 1 or kwargs.get("closure") is not None
+        everything = may_differentiate or _group(self._model()) is not None
+        self._active = [
+            layer
+            for layer in self._layers.values()
+            if everything or any(bank.grad is not None for bank in layer.memory.parameters())
+        ]
+        with torch.no_grad():
+            for layer in self._active:
+                for bank in layer.memory.parameters():
+                    kept = self._before.get(bank)
+                    if kept is None or kept.shape != bank.shape or kept.device != bank.device:
+                        kept = self._before[bank] = torch.empty_like(bank, requires_grad=False)
+                    kept.copy_(bank)
+
+    @torch.no_grad()
+    def _settle(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
+        """After a step: consolidate, write, forget the notes, and make room."""
+        skipped = getattr(optimiser, "found_inf", None)  # a fused step under a GradScaler skips itself
+        group = _group(self._model())
+        for layer in self._active:
+            memory = layer.memory
+            visits, similarity, keys = _gathered(memory, group)
+            taken: Tensor | bool = True
+            if isinstance(skipped, Tensor):
+                taken = (skipped == 0).view(()).to(memory.visits.device)
+                visits = visits * taken
+            memory.visits.add_(visits)
+            self._consolidate(memory)
+            for place, overwrites in memory.write(similarity, keys, taken):
+                restart_state(memory, optimiser, place, overwrites)
+            memory.steps.add_(taken)
+            memory.notes.clear()
+            memory.at_most += memory.config.writes
+        if not self._is_checked:  # the optimiser's state exists now: better an error here than when memory is full
+            for layer in self._layers.values():
+                if layer.memory.capacity < layer.config.limit or layer.memory.reuses:
+                    require_resizable(layer.memory, optimiser)
+            self._is_checked = True
+        self._make_room_if_possible(group is not None)
+
+    def _consolidate(self, memory: GrowingMemory) -> None:
+        c = math.inf if memory.config.consolidation is None else memory.config.consolidation
+        is_written = torch.arange(memory.capacity, device=memory.visits.device) < memory.written
+        scale = (is_written / (1 + memory.visits / c)).view(-1, 1, 1)
+        for bank in memory.parameters():
+            torch.lerp(self._before[bank], bank, scale.to(bank.dtype), out=bank)
+
+    def _make_room_if_possible(self, is_parallel: bool) -> None:
+        """Grow what may be full; a captured or DDP-wrapped model is only told, since it has to be rebuilt."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            self._announce_capture()  # replays run no hook, so they cannot
+            return
+        for name, layer in self._layers.items():
+            memory = layer.memory
+            if memory.is_captured:
+                memory.at_most = memory.capacity  # replays may have written more than the host knows
+            if name in self._told or not _may_be_full(memory):
+                continue
+            if memory.capacity >= memory.config.limit:
+                if memory.at_most >= memory.capacity:
+                    others = "overwrite slots of little use, or use the nearest" if memory.reuses else "use the nearest"
+                    self._tell(name, f"is full: {memory.capacity} slots, which is max_slots. New inputs {others}")
+            elif is_parallel or memory.is_captured:
+                wrapper = "wrap the inner model in DDP" if is_parallel else "capture the step"
+                self._tell(
+                    name,
+                    f"is full: {memory.capacity} slots. It cannot grow in a step that is captured or kept in sync by "
+                    f"DDP: call make_room() on what nc.grow returned, then {wrapper} again",
+                )
+            else:
+                set_capacity(layer, _more(memory), self.optimiser)
+
+    def _announce_capture(self) -> None:
+        """Say once that a graph cannot grow, unless the caller makes room."""
+        fixed = [name for name, layer in self._layers.items() if layer.memory.capacity < layer.config.limit]
+        if fixed and not self._makes_room:
+            self._makes_room = True
+            warnings.warn(
+                f"growing layers {fixed} cannot grow while they are captured in a CUDA graph: call make_room() on what "
+                "nc.grow returned before the capture and between replays; if it returns a name, capture the step again",
+                UserWarning,
+                stacklevel=6,
+            )
+
+    def _tell(self, name: str, message: str) -> None:
+        self._told.add(name)
+        warnings.warn(f"growing layer {name!r} {message}", UserWarning, stacklevel=6)
+
+    def make_room(self, free: int = 1) -> list[str]:
+        """Grow each layer that has fewer free slots than this, up to `max_slots`; returns the names of those that grew.
+
+        Steps do this by themselves, unless the model is captured in a CUDA graph or wrapped in DDP: then call this
+        between steps, and if it returns a name, capture again, or wrap the inner model again. A wrapper that is stale
+        raises an error when it is called.
+        """
+        if whole(free) is None:
+            raise ValueError(f"free must be a whole number >= 1, got {free!r}")
+        grown = []
+        self._makes_room = True
+        for name, layer in self._layers.items():
+            memory = layer.memory
+            memory.at_most = int(memory.written)
+            capacity, wanted = memory.capacity, min(memory.at_most + free, memory.config.limit)
+            if wanted > capacity:
+                set_capacity(layer, max(_more(memory), wanted), self.optimiser)
+                self._told.discard(name)
+                grown.append(name)
+        model = self._model()
+        if grown and model is not None:
+            stale_wrappers(model)
+        return grown
+
+
+def grow(model: nn.Module, optimiser: Optimizer) -> Growth:
+    """Let the growing layers of a model write slots when this optimiser takes a step, and consolidate them.
+
+    A forward never writes. The backward notes which slots were used and which inputs were new; the step decides, once,
+    however many backward passes came before. Without a step nothing is written. A step without this is an error. Give
+    the DDP wrapper, not the inner model, so that all processes decide together.
+
+    Args:
+        model: any module with growing layers.
+        optimiser: holds their slots. A layer grows with one optimiser: a later call replaces an earlier one.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.GrowingConfig(slots=16))
+        >>> optimiser = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+        >>> growth = nc.grow(model, optimiser)
+        >>> model(torch.randn(32, 8)).square().mean().backward()
+        >>> optimiser.step()
+        >>> int(model[0].memory.written)
+        1
+    """
+    layers = growing_layers(model)
+    optimiser = unwrapped(optimiser)
+    held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
+    chosen = {}
+    for name, layer in layers.items():
+        banks = dict(layer.memory.named_parameters())
+        if not any(bank.requires_grad for bank in banks.values()):
+            continue
+        for key, bank in banks.items():
+            if is_sharded(bank):
+                raise ValueError(f"growing layer {name!r} must not be sharded: fully_shard splits its slots")
+            if id(bank) not in held:
+                raise ValueError(f"optimiser must hold memory.{key} of growing layer {name!r}, which it does not")
+        require_resizable(layer.memory, optimiser)
+        chosen[name] = layer
+    if not chosen:
+        raise ValueError("model must have a growing layer whose slots are trained, but all are frozen")
+    for layer in chosen.values():
+        earlier = _growth_of(layer.memory)
+        if earlier is not None:
+            earlier._layers = {name: other for name, other in earlier._layers.items() if other is not layer}
+    growth = Growth(model, optimiser, chosen)
+    for layer in chosen.values():
+        _grown[layer.memory] = ref(growth)
+    return growth
+
+
+def unwrapped(optimiser: Any) -> Optimizer:
+    """The optimiser itself, without the wrapper of Lightning or Accelerate."""
+    found = optimiser
+    while isinstance(getattr(found, "optimizer", None), Optimizer):
+        found = found.optimizer
+    if not isinstance(found, Optimizer):
+        raise ValueError(f"optimiser must be a torch optimiser, got {type(optimiser).__name__}")
+    return found
+
+
+def _may_be_full(memory: GrowingMemory) -> bool:
+    """Whether the next step may lack a free slot; asks the device only if the host cannot rule it out."""
+    if memory.at_most + memory.config.writes > memory.capacity:
+        memory.at_most = int(memory.written)
+    return memory.at_most + memory.config.writes > memory.capacity
+
+
+def _more(memory: GrowingMemory) -> int:
+    """The capacity after growing once."""
+    return min(max(math.ceil(memory.capacity * memory.config.growth), memory.capacity + 1), memory.config.limit)
+
+
+def _wrappers(model: nn.Module | None) -> Iterator[DistributedDataParallel]:
+    if model is not None:
+        yield from (module for module in model.modules() if isinstance(module, DistributedDataParallel))
+
+
+def _group(model: nn.Module | None) -> Any:
+    """The processes that train this model together, or None."""
+    wrapper = next(_wrappers(model), None)
+    return None if wrapper is None or wrapper.process_group.size() == 1 else wrapper.process_group
+
+
+def _gathered(memory: GrowingMemory, group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The notes of all processes: visits add up; the least similar inputs win, then the lowest rank."""
+    notes = memory.notes
+    if group is None:
+        return notes.visits, notes.similarity, notes.keys
+    count, width = notes.keys.shape
+    own = torch.cat([notes.visits, notes.similarity, notes.keys.flatten()])
+    each = [torch.empty_like(own) for _ in range(group.size())]
+    distributed.all_gather(each, own, group=group)
+    visits, similarity, keys = torch.stack(each).split([memory.capacity, count, count * width], dim=1)
+    return visits.sum(0), *least(similarity.flatten(), keys.reshape(-1, width), count)
+
+
+def stale_wrappers(model: nn.Module) -> None:
+    """Make DDP wrappers raise an error when called: their buckets have the old sizes."""
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError(
+            "the memory of a growing layer has changed its size, and this DistributedDataParallel still has the old "
+            "one: wrap the inner model again, and call nc.grow with the new wrapper"
+        )
+
+    for wrapper in _wrappers(model):
+        wrapper.register_forward_pre_hook(refuse)
+
+
+def _require_grown(optimiser: Optimizer, args: Any, kwargs: Any) -> None:
+    """Before any optimiser's step: refuse it if it would move slots that do not grow with this optimiser."""
+    held: set[int] | None = None
+    for memory in list(live):
+        if memory.U.grad is None and memory.V.grad is None:
+            continue
+        growth = _growth_of(memory)
+        if growth is not None and growth._optimiser() is optimiser:
+            continue
+        if held is None:
+            held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
+        if any(id(bank) in held for bank in memory.parameters()):
+            raise RuntimeError(
+                "this optimiser trains a growing layer, but would neither write nor consolidate its slots: call "
+                "nc.grow(model, optimiser) once, before training. Nothing was changed"
+            )
+
+
+register_optimizer_step_pre_hook(_require_grown)

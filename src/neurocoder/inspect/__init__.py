@@ -1,0 +1,1 @@
+"""Looking at what layers did: recorded programs, numbers and figures."""

@@ -1,0 +1,92 @@
+"""Looking into a model while it runs: `record`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ..layer.base import CodedLayer
+from ..ops.compiled import run_uncompiled
+from ..surgery.targets import require_module
+
+
+class Recording(Mapping[str, Any]):
+    """The programs composed while recording: `Programs`, or `GrowingPrograms` of a growing layer.
+
+    Indexing by layer name gives the last call; `calls` gives all of them.
+
+    A layer with several names is found under each of them and iterated over once, under the first.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), "*", nc.ProgramConfig(slots=10))
+        >>> with nc.record(model) as trace:
+        ...     y = model(torch.randn(32, 8))
+        >>> list(trace), len(trace.calls("0"))
+        (['0', '1'], 1)
+    """
+
+    def __init__(self, calls: dict[str, list[Any]], first_names: dict[str, str]) -> None:
+        self._calls, self._first_names = calls, first_names
+
+    def calls(self, name: str) -> list[Any]:
+        """The programs of every call of this layer, in order (time steps, for instance)."""
+        if name not in self._first_names:
+            raise KeyError(f"no program layer {name!r} in the model; there is {', '.join(map(repr, self._calls))}")
+        return self._calls[self._first_names[name]]
+
+    def __getitem__(self, name: str) -> Any:
+        calls = self.calls(name)
+        if not calls:
+            raise KeyError(f"layer {name!r} was not called while recording")
+        return calls[-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, calls in self._calls.items() if calls)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._first_names and bool(self._calls[self._first_names[name]])
+
+
+@contextmanager
+def record(model: nn.Module) -> Iterator[Recording]:
+    """Record the programs that each program layer composes.
+
+    A compiled model runs uncompiled while it is recorded, and is not recompiled afterwards. Activation checkpointing
+    calls layers again in the backward: record only the forward, or those calls count too.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig(slots=10, steps=2, heads=3))
+        >>> with nc.record(model) as trace:
+        ...     y = model(torch.randn(32, 8))
+        >>> trace["0"].u.shape  # detached
+        torch.Size([32, 6, 10])
+    """
+    require_module("model", model)
+    names_of: dict[CodedLayer, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, CodedLayer) and hasattr(module, "programs"):
+            names_of.setdefault(module, []).append(_plain_name(name))
+    if not names_of:
+        raise ValueError("model must have a program layer to record, found none: use nc.recode or nc.Linear first")
+    before = {layer: layer.recorded for layer in names_of}
+    calls: dict[str, list[Any]] = {names[0]: [] for names in names_of.values()}
+    first_names = {name: names[0] for names in names_of.values() for name in names}
+    try:
+        for layer, names in names_of.items():
+            layer.recorded = calls[names[0]]
+        with run_uncompiled():
+            yield Recording(calls, first_names)
+    finally:
+        for layer, recorded in before.items():
+            layer.recorded = recorded
+
+
+def _plain_name(name: str) -> str:
+    """The layer's name in the model before `torch.compile` wrapped it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")

@@ -1,0 +1,1 @@
+"""What every coded layer is: its interface, its configuration, its control and its geometry."""

@@ -1,0 +1,1 @@
+"""What every implementation needs: which one serves a call, and how it is launched."""

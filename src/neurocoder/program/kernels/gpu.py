@@ -1,0 +1,195 @@
+"""The composition core on a GPU, as Triton kernels.
+
+The input projections arrive as one tensor (N, [P +] 4 * hidden [+ 1]): what the slots read, the composition network's
+input, the integration network's logit. With the first part, the core executes and returns the mix `e`. Without it, as
+for programs that serve several inputs, it returns attention and sigma for the caller to execute.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...layer.config import ProgramConfig
+from ...ops.rounding import cdiv, power_of_two
+from ...ops.side_stream import SideStream
+from ..tensors import ProgramTensors
+from .core import Composed, Gradients, Prepared
+from .gpu_execution import execute, execute_backward, prepare, prepare_backward, project, write_backward
+from .sizes import ATTENTION_GRID, LSTM_GRID, ONE_STEP_BACKWARD, Sizes, sizes_of
+from .triton_attention import attention_backward_kernel, attention_forward_kernel
+from .triton_layer import sum_shares_kernel
+from .triton_lstm import lstm_backward_kernel, lstm_forward_kernel
+from .triton_mix import mix_backward_kernel, mix_forward_kernel
+
+__all__ = [
+    "State",
+    "backward",
+    "execute",
+    "execute_backward",
+    "forward",
+    "prepare",
+    "prepare_backward",
+    "project",
+    "state_shapes",
+    "write_backward",
+]
+
+
+class State(NamedTuple):
+    """What the backward needs from the forward: row-major, in float32."""
+
+    attention: Tensor
+    """w for u, v, s (3, N, r, P)"""
+    sigma: Tensor
+    """(N, r)"""
+    small: Tensor
+    """For each component, the softplus argument, what it reads from its input, and for u, v, s the usage up to which a
+    slot counts as least used (5, N, r)"""
+    states: Tensor
+    """h and a one (J * N, padded)"""
+    cells: Tensor
+    """c (J * N, hidden)"""
+    gates: Tensor
+    """i, f, g, o (J * N, 4 * hidden)"""
+    composition: Tensor
+    """The composition signal (J * N, padded)"""
+
+
+def state_shapes(count: int, sizes: Sizes) -> list[tuple[int, ...]]:
+    """The shape of each tensor of the state, for N inputs."""
+    rows, r = sizes.steps * count, sizes.components
+    wide = [(rows, sizes.state), (rows, sizes.hidden), (rows, 4 * sizes.hidden), (rows, sizes.signal)]
+    return [(3, count, r, sizes.slots), (count, r), (5, count, r), *wide]
+
+
+def forward(
+    projected: Tensor, prepared: Prepared, tensors: ProgramTensors, program: ProgramConfig, executes: bool
+) -> tuple[Composed, State]:
+    """The composition: e and a one (N, mixed), or attention (3, N, r, P) and sigma (N, r); with a gated residual, also
+    its scale (N, 1)."""
+    sizes = sizes_of(program, executes)
+    count, recurrent, gate_bias = projected.shape[0], tensors.recurrent_weight, tensors.integration_bias
+    new = projected.new_empty
+    *shapes, composition_shape = state_shapes(count, sizes)
+    attention, sigma, small, states, cells, gates = [new(*shape) for shape in shapes]
+    coefficients, scale = new(count, sizes.mixed) if executes else None, new(count, 1) if sizes.gate else None
+    composition = new(*composition_shape) if recurrent is None or not count else states
+    if count:
+        stride, unused = projected.stride(0), projected
+        constants = sizes.lstm(count)
+        blocks = cdiv(sizes.signal, constants["BS"]) if recurrent is None else 1
+        lstm_forward_kernel[cdiv(count, constants["BN"]), blocks](
+            *(projected[:, sizes.offset :], stride, tensors.input_bias, unused if recurrent is None else recurrent),
+            *(prepared.signal, states, cells, gates, composition, count),
+            **constants,
+        )
+        if recurrent is not None:
+            composition = states @ prepared.signal.mT
+        tiles = sizes.attention
+        before, readings, thresholds = small[0], small[1], small[2:]
+        attention_forward_kernel[cdiv(count * sizes.heads, tiles["BR"]), 3](
+            *(composition, sizes.signal, prepared.keys, tensors.S, projected, stride),
+            *(attention, thresholds, before, readings, sizes.sharpness, count),
+            LEAST=sizes.least_used,
+            **tiles,
+        )
+        mix_forward_kernel[count,](
+            *(attention, before, readings, projected[:, sizes.logit :], stride),
+            *(unused if gate_bias is None else gate_bias, sigma),
+            *(unused if coefficients is None else coefficients, unused if scale is None else scale, count),
+            **sizes.mixing,
+        )
+    state = State(attention, sigma, small, states, cells, gates, composition)
+    return Composed(scale, coefficients) if executes else Composed(scale, None, attention, sigma), state
+
+
+def backward(
+    grads: Composed,
+    projected: Tensor,
+    prepared: Prepared,
+    tensors: ProgramTensors,
+    program: ProgramConfig,
+    state: State,
+    side: SideStream,
+    sums: SideStream,
+) -> Gradients:
+    """The gradients of the forward's arguments: the projection's on the main stream, the signal's on one side stream,
+    all others on the other.
+
+    If the layer executes, the gradients of coefficients (parts, N, ...) and scale (parts, N, 1) come as partial sums
+    over their first dimension; those of the coefficients may be overwritten.
+    """
+    executes = grads.coefficients is not None
+    sizes = sizes_of(program, executes)
+    count, hidden, recurrent = projected.shape[0], sizes.hidden, tensors.recurrent_weight
+    keys, states, composition = prepared.keys, state.states, state.composition
+    new = projected.new_empty
+    tiles, constants = sizes.attention, sizes.lstm(count)
+    grid = min(cdiv(count * sizes.heads, tiles["BR"]), ATTENTION_GRID)
+    lstm_grid = min(cdiv(count, constants["BN"]), LSTM_GRID)
+    square = 0 if recurrent is None else recurrent.numel()
+    shares = new(grid, keys.numel() + sizes.slots), new(lstm_grid, square + 4 * hidden + 1)
+    of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
+    grad_projected, grad_composition = torch.empty_like(projected), torch.empty_like(composition)
+    if count:
+        before, readings, thresholds = state.small[0], state.small[1], state.small[2:]
+        factors, unused, stride = new(3, count, sizes.components), projected, projected.stride(0)
+        if executes:
+            into_u, into_v = projected, grads.coefficients
+            stride_u, stride_v = stride, into_v.stride(-2)
+        else:
+            into_u, into_v = grads.attention.contiguous()[:2]
+            stride_u, stride_v = stride, 0
+        given = (None if executes else grads.sigma.contiguous(), grads.scale, tensors.integration_bias)
+        grad_sigma, grad_scale, gate_bias = (unused if tensor is None else tensor for tensor in given)
+        mix_backward_kernel[count,](
+            *(into_v, stride_v, grad_sigma, grad_scale, state.attention, before, readings, state.sigma),
+            *(projected[:, sizes.logit :], stride, gate_bias),
+            *(factors, grad_projected, grad_projected[:, sizes.logit :], grad_composition, count),
+            PARTS=len(into_v) if executes else 1,
+            J=sizes.steps,
+            SIGNAL=3 * sizes.heads * (sizes.key_dim + sizes.slots),
+            SIGNAL_STRIDE=sizes.signal,
+            **sizes.mixing,
+        )
+        attention_backward_kernel[grid, 3](
+            *(composition, sizes.signal, keys, tensors.S, into_u, stride_u, into_v, stride_v),
+            *(state.attention, thresholds, factors, grad_composition, shares[0], sizes.sharpness, count),
+            KP=power_of_two(sizes.key_dim),
+            **tiles,
+        )
+        side.keep(grad_composition, *shares)
+        with side:
+            grad_signal = grad_composition.mT @ states
+        grad_states = grad_composition if recurrent is None else grad_composition @ prepared.signal
+        lstm_backward_kernel[lstm_grid,](
+            *(
+                grad_states,
+                unused if recurrent is None else recurrent,
+                prepared.signal,
+                states,
+                state.cells,
+                state.gates,
+            ),
+            *(grad_projected[:, sizes.offset :], stride, shares[1], count),
+            GATE=int(sizes.gate),
+            PAD=projected.shape[1] - sizes.logit - sizes.gate,
+            **(constants | ONE_STEP_BACKWARD if recurrent is None else constants),
+        )
+        blocks = sum(cdiv(share.shape[1], 16) for share in shares)
+        described = (shares[0], of_keys, *shares[0].shape, shares[1], of_lstm, *shares[1].shape)
+        with sums:
+            sum_shares_kernel[blocks,](*described, BR=256, BC=16)
+    else:
+        grad_signal = torch.zeros_like(prepared.signal)
+    return Gradients(
+        grad_projected,
+        Prepared(of_keys[: keys.numel()].view_as(keys), grad_signal),
+        of_keys[keys.numel() :].view_as(tensors.S),
+        input_bias=of_lstm[square : square + 4 * hidden],
+        recurrent_weight=of_lstm[:square].view(-1, hidden),
+        integration_bias=of_lstm[-1 if sizes.gate else len(of_lstm) :],
+    )

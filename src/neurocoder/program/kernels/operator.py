@@ -1,0 +1,218 @@
+"""`layer.forward` and `layer.backward` over the Triton core as custom torch operators, which `torch.compile` and
+`torch.export` treat as opaque.
+
+An operator cannot take or return None, or return its inputs. So it takes only the parameters the layer has, the inputs
+that the backward needs are passed to it again, and an empty tensor stands for a gradient that is not needed.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
+
+from ...layer.config import ProgramConfig
+from ...ops.rounding import aligned
+from ...ops.side_stream import on_device_of
+from ..tensors import NONE, ProgramTensors, cast
+from .autograd import Form, Kept, backward, forward, refuse_second_derivatives
+from .gpu import State, state_shapes
+from .sizes import sizes_of
+
+_library = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
+"""Named after the package, so that two versions can be loaded side by side."""
+_RESIDUALS: tuple[Any, ...] = (False, True, "plain")
+_NOTHING: dict[str, Any] = dict.fromkeys(Kept._fields)
+
+
+def _numbers(form: Form) -> list[int]:
+    """What `_form` needs besides the sharpness and the dtype."""
+    c = form.program
+    sizes = (c.slots, c.key_dim, c.steps, c.heads, c.least_used, c.hidden)
+    return [form.executes, form.keeps, _RESIDUALS.index(c.residual), *sizes]
+
+
+@lru_cache(maxsize=256)
+def _form(sharpness: float, dtype: torch.dtype, executes: int, keeps: int, residual: int, *sizes: int) -> Form:
+    slots, key_dim, steps, heads, least_used, hidden = sizes
+    shape: dict[str, Any] = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
+    program = ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
+    return Form(True, program, dtype, bool(executes), bool(keeps))
+
+
+def _spread(values: list[Any], present: list[int]) -> ProgramTensors:
+    """The values at these positions, None elsewhere."""
+    found: list[Any] = list(NONE)
+    for place, value in zip(present, values, strict=True):
+        found[place] = value
+    return ProgramTensors(*found)
+
+
+def _outputs(form: Form) -> int:
+    """How many of the results are the layer's outputs: y, or attention, sigma and, if the residual is gated, scale."""
+    return 1 if form.executes else 2 + (form.program.residual is True)
+
+
+def _kept(form: Form, given: ProgramTensors) -> list[str]:
+    """The fields of `Kept` that `run` returns: not those that are inputs or outputs of the operator."""
+    names = ["readers", "projected", "keys", "signal"]
+    if form.executes:
+        names += ["coefficients", "scale", "xR"] if form.program.residual is True else ["coefficients"]
+        names += [name for name in ("V", "R") if _is_cast(getattr(given, name), form)]
+    return names
+
+
+def _is_cast(parameter: Tensor | None, form: Form) -> bool:
+    return parameter is not None and parameter.dtype != form.dtype
+
+
+def _operator(function: Any) -> Any:
+    """`torch.library.custom_op` without its checks at each call, which take as long as the layer; tests make them."""
+    name = function.__name__
+    _library.define(name + torch.library.infer_schema(function, mutates_args=()))
+    _library.impl(name, function, "CompositeExplicitAutograd")
+    return getattr(getattr(torch.ops, _library.ns), name).default
+
+
+@_operator
+def run(
+    x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: torch.dtype, numbers: list[int]
+) -> list[Tensor]:
+    """The forward: returns the outputs and, if a backward may follow, what it keeps and the core's state."""
+    form, given = _form(sharpness, dtype, *numbers), _spread(tensors, present)
+    with on_device_of(x), BelowAutograd():
+        outputs, kept, _, state = forward(form, x, given)
+    made: list[Any] = list(outputs[: _outputs(form)])
+    if form.keeps:
+        made += [getattr(kept, name) for name in _kept(form, given)]
+        made += state if form.executes else state[2:]  # attention and sigma are then outputs
+    return made
+
+
+@torch.library.register_fake(f"{_library.ns}::run", lib=_library)
+def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: Any, numbers: Any) -> list[Tensor]:
+    given, form = _spread(tensors, present), _form(sharpness, dtype, *numbers)
+    sizes, (count, inputs) = sizes_of(form.program, form.executes), x.shape
+
+    def low(*shape: int) -> Tensor:
+        return x.new_empty(shape, dtype=dtype)
+
+    def full(*shape: int) -> Tensor:
+        return x.new_empty(shape, dtype=torch.float32)
+
+    width = sizes.logit + sizes.gate
+    width += -width % 8 if x.is_cuda else 0
+    kept = {
+        "readers": (low, width, inputs),
+        "projected": (full, count, width),
+        "keys": (full, 3, sizes.slots, sizes.key_dim),
+        "signal": (full, aligned(given.signal_weight.shape[0]), aligned(sizes.hidden + 1)),
+        "coefficients": (full, count, sizes.mixed),
+        "scale": (full, count, 1),
+        "xR": (low, count, given.V.shape[1]),
+        "V": (low, *given.V.shape),
+        "R": (low, given.V.shape[1], inputs),
+    }
+    state = [full(*shape) for shape in state_shapes(count, sizes)]
+    outputs = [low(count, given.V.shape[1])] if form.executes else [*state[:2], full(count, 1)][: _outputs(form)]
+    if not form.keeps:
+        return outputs
+    made = [make(*shape) for make, *shape in map(kept.__getitem__, _kept(form, given))]
+    return [*outputs, *made, *(state if form.executes else state[2:])]
+
+
+@_operator
+def run_backward(
+    grads: list[Tensor],
+    made: list[Tensor],
+    wants: list[bool],
+    x: Tensor,
+    tensors: list[Tensor],
+    present: list[int],
+    sharpness: float,
+    dtype: torch.dtype,
+    numbers: list[int],
+) -> list[Tensor]:
+    """The backward: gradients of x and of each parameter. `made` is what `_saved` leaves of `run`'s results, `wants`
+    begins with x."""
+    form, given = _form(sharpness, dtype, *numbers), _spread(tensors, present)
+    names, first = _kept(form, given), 0 if form.executes else _outputs(form)
+    last = first + len(names)
+    fields = {
+        **_NOTHING,
+        "x": cast(x, dtype),
+        "V": given.V,
+        "R": given.R,
+        **dict(zip(names, made[first:last], strict=True)),
+    }
+    state = State(*(made[last:] if form.executes else [*made[:2], *made[last:]]))
+    whole = given.composing(fields["projected"].dtype)
+    with BelowAutograd():
+        into = (*grads, None)  # of the scale, if there is none
+        grad_x, found = backward(form, into, Kept(**fields), whole, state, wants[0], _spread(wants[1:], present))
+        # Cast to each parameter's dtype, as autograd would.
+        each = zip([grad_x, *[found[place] for place in present]], [x, *tensors], strict=True)
+        results = [x.new_empty(0) if grad is None else cast(grad, like.dtype) for grad, like in each]
+        # An operator's results must not share storage: parts of a larger one are copied, in one launch.
+        parts = [place for place, grad in enumerate(results) if _is_part(grad)]
+        if parts:
+            for place, copy in zip(parts, torch._foreach_add([results[place] for place in parts], 0.0), strict=True):
+                results[place] = copy.contiguous()
+    return results
+
+
+def _is_part(tensor: Tensor) -> bool:
+    """Whether a tensor is a part of a larger storage, which others may share."""
+    return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
+
+
+@torch.library.register_fake(f"{_library.ns}::run_backward", lib=_library)
+def _(grads: Any, made: Any, wants: list[bool], x: Tensor, tensors: list[Tensor], *settings: Any) -> list[Tensor]:
+    alone = [ProgramTensors._fields[place] in ("R", "bias") for place in settings[0]]
+    composition = any(wanted for wanted, own in zip(wants[1:], alone, strict=True) if not own)
+    made_for = [wanted if own else composition for wanted, own in zip(wants[1:], alone, strict=True)]
+    each = zip([wants[0], *made_for], [x, *tensors], strict=True)
+    return [torch.empty_like(like) if found else x.new_empty(0) for found, like in each]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, tensors, *ctx.settings = inputs
+    ctx.wants = [tensor.requires_grad for tensor in (x, *tensors)]
+    ctx.save_for_backward(x, *tensors, *_saved(_settled(ctx.settings), output))
+
+
+def _saved(form: Form, made: list[Tensor]) -> list[Tensor]:
+    """What the backward needs of `run`'s results: all but y."""
+    return made[1:] if form.executes else made
+
+
+def _settled(settings: list[Any]) -> Form:
+    _, sharpness, dtype, numbers = settings
+    return _form(sharpness, dtype, *numbers)
+
+
+def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+    refuse_second_derivatives()
+    form, first = _settled(ctx.settings), 1 + len(ctx.settings[0])
+    (x, *tensors), made = ctx.saved_tensors[:first], list(ctx.saved_tensors[first:])
+    outputs = zip(grads[: _outputs(form)], made, strict=False)
+    given = [torch.zeros_like(output) if grad is None else grad for grad, output in outputs]
+    found = run_backward(given, made, ctx.wants, x, tensors, *ctx.settings)
+    grad_x, *of_tensors = (grad if wanted else None for grad, wanted in zip(found, ctx.wants, strict=True))
+    return grad_x, of_tensors, *[None] * len(ctx.settings)
+
+
+torch.library.register_autograd(f"{_library.ns}::run", _backward, setup_context=_setup, lib=_library)
+
+
+def run_operator(form: Form, x: Tensor, tensors: ProgramTensors) -> list[Tensor | None]:
+    """The layer's outputs, computed by the operator."""
+    present = [place for place, tensor in enumerate(tensors) if tensor is not None]
+    given = [tensor for tensor in tensors if tensor is not None]
+    with torch.autocast(x.device.type, enabled=False):
+        made = run(cast(x, form.dtype), given, present, form.program.sharpness, form.dtype, _numbers(form))
+    outputs: list[Tensor | None] = list(made[: _outputs(form)])
+    return outputs if form.executes or form.program.residual is True else [*outputs, None]

@@ -1,0 +1,1 @@
+"""Whole models: which layers to replace, by what, and back."""
