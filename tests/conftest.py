@@ -49,7 +49,7 @@ def toy(monkeypatch):
     """Reports know one experiment, without training."""
     from toy import Toy
 
-    from neurocoder.lab import report
+    from neurocoder.lab.report import build as report
 
     monkeypatch.setattr(report, "EXPERIMENTS", {"toy": "toys:Toy"})
     monkeypatch.setattr(report, "load", lambda name: Toy())

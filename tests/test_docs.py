@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import neurocoder as nc
-from neurocoder import initialisation, kinds
+from neurocoder.program import start as initialisation
+from neurocoder.surgery import registry as kinds
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]

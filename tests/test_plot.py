@@ -10,7 +10,7 @@ import torch
 
 import neurocoder as nc
 from conftest import small
-from neurocoder import views
+from neurocoder.inspect import views
 from test_views import GROWING, TWO, programs
 
 MANY = programs(torch.rand(32, 2, 5).tolist())

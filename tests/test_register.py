@@ -10,7 +10,7 @@ from torch import nn
 
 import neurocoder as nc
 from conftest import randomised, small
-from neurocoder import kinds
+from neurocoder.surgery import registry as kinds
 from snapshots import Snapshot
 
 

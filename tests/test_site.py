@@ -12,8 +12,9 @@ from types import ModuleType
 import pytest
 
 import neurocoder as nc
-from neurocoder import growing, kinds
+from neurocoder import growing
 from neurocoder.lab import continual, rl
+from neurocoder.surgery import registry as kinds
 
 ROOT = Path(__file__).parents[1]
 API = sorted(ROOT.glob("docs/api/*.md"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import neurocoder as nc
-from neurocoder import views
+from neurocoder.inspect import views
 
 
 def programs(u, v=None, s=None):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neurocoder.lab.experiments.atari import Atari
+from neurocoder.lab.experiments.atari.experiment import Atari
 from neurocoder.lab.rl import HEADS, a2c, make_agent
 from neurocoder.lab.rl.environments import Environments, Step
 

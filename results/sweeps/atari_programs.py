@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.lab.experiments.atari import load_agent
+from neurocoder.lab.experiments.atari.experiment import load_agent
+from neurocoder.lab.report.statistics import summary
 from neurocoder.lab.rl import evaluate
-from neurocoder.lab.statistics import summary
 
 
 def alike(attention: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from statistics import median
 import torch
 
 import neurocoder as nc
-from neurocoder.lab.capture import WARM_UP, Captured
-from neurocoder.lab.experiments.images import loss
-from neurocoder.lab.experiments.images_variants import build_model, parse
+from neurocoder.lab.experiments.images.experiment import loss
+from neurocoder.lab.experiments.images.models import build_model, parse
+from neurocoder.lab.train.capture import WARM_UP, Captured
 
 ROUNDS, REPLAYS, STEPS = 6, 20, 390
 """Turns of each model, steps that are timed in a turn, steps of an epoch."""

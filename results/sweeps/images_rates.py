@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neurocoder.lab.statistics import summary
+from neurocoder.lab.report.statistics import summary
 
 RECORDS = Path(__file__).parents[1] / "selection" / "images" / "paper.jsonl.gz"
 PAPER = {"cifar10": 75.7, "cifar100": 42.7}

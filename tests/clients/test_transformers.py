@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 import neurocoder as nc
 from conftest import small
-from neurocoder import kinds
+from neurocoder.surgery import registry as kinds
 
 
 @pytest.fixture

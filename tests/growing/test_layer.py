@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neurocoder as nc
-from neurocoder import trace
 from neurocoder.growing import GrowingConfig, GrowingConv2d, GrowingLayer, GrowingLinear, reference
+from neurocoder.inspect import record as trace
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import neurocoder as nc
-from neurocoder.lab.bench import __main__ as bench
 from neurocoder.lab.bench import against, cases, contenders, measure, records, report, tables
+from neurocoder.lab.bench import command as bench
 
 SIZES = nc.ProgramConfig(slots=4, key_dim=3, steps=3, heads=2, least_used=2, hidden=5)
 EAGER = cases.groups("float32", ["eager"], cases.BOTH)
@@ -355,4 +355,4 @@ def test_bad_options_are_refused(run, capsys, options):
 
 def test_measuring_needs_neither_matplotlib_nor_rich():
     code = "import sys; sys.modules.update(matplotlib=None, rich=None, tyro=None, scipy=None); "
-    subprocess.run([sys.executable, "-c", code + "import neurocoder.lab.bench.__main__"], check=True)
+    subprocess.run([sys.executable, "-c", code + "import neurocoder.lab.bench.command"], check=True)

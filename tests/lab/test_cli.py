@@ -12,8 +12,8 @@ from lines import Lines, command, outcome, run
 import neurocoder as nc
 from neurocoder.lab import cli
 from neurocoder.lab.cli import main
-from neurocoder.lab.command import options
 from neurocoder.lab.experiments import EXPERIMENTS, load
+from neurocoder.lab.runner.command import options
 
 
 def test_help_lists_the_commands(capsys):
@@ -227,7 +227,7 @@ def test_list_shows_every_experiment_and_preset(capsys):
 
 
 def test_report_takes_its_options(monkeypatch):
-    from neurocoder.lab import report
+    from neurocoder.lab.report import build as report
 
     seen = []
     monkeypatch.setattr(report, "main", lambda options: seen.append(options) or 0)

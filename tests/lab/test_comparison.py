@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from toy import Toy, record, write
 
-from neurocoder.lab import comparison, report
-from neurocoder.lab.results import plain
+from neurocoder.lab.records.record import plain
+from neurocoder.lab.report import build as report
+from neurocoder.lab.report import compare as comparison
 
 
 def test_configurations_of_a_preset_are_compared_in_one_table(toy, tmp_path, capsys):

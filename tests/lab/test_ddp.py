@@ -9,10 +9,10 @@ import pytest
 import torch
 from lines import Config, Lines, command, outcome, run, settings
 
-from neurocoder.lab.checkpoints import Checkpoint
-from neurocoder.lab.command import _pending
-from neurocoder.lab.runs import Refused, Setup
-from neurocoder.lab.training import Single, TrainingError
+from neurocoder.lab.records.checkpoint import Checkpoint
+from neurocoder.lab.runner.command import _pending
+from neurocoder.lab.runner.runs import Refused, Setup
+from neurocoder.lab.train.loop import Single, TrainingError
 
 WISH = ("--variants", "program", "--seeds", 0, "--steps", 60, "--pause", 0.02)
 
@@ -87,7 +87,7 @@ def test_what_the_first_process_refuses_all_refuse(tmp_path, monkeypatch, first)
     def pending(*given):
         raise refusal
 
-    monkeypatch.setattr("neurocoder.lab.runs.pending", pending)
+    monkeypatch.setattr("neurocoder.lab.runner.runs.pending", pending)
     with pytest.raises(Refused, match="in the way"):
         _pending([], Setup(tmp_path), Shared())
     assert told == [refusal if first else []]

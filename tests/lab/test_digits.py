@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 import neurocoder as nc
 from neurocoder.lab.data import mnist
-from neurocoder.lab.experiments import digits
-from neurocoder.lab.experiments.digits import Digits, DigitsConfig, ShuffledDigits
-from neurocoder.lab.experiments.digits_variants import BEST, LIMIT, PROGRAMS, VARIANTS, build_model, title
+from neurocoder.lab.experiments.digits import experiment as digits
+from neurocoder.lab.experiments.digits.experiment import Digits, DigitsConfig, ShuffledDigits
+from neurocoder.lab.experiments.digits.models import BEST, LIMIT, PROGRAMS, VARIANTS, build_model, title
 
 CPU = torch.device("cpu")
 SMALL = DigitsConfig(epochs=1, batch=50, train_images=500)

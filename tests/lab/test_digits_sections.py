@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from neurocoder.lab.experiments.digits import Digits, DigitsConfig
-from neurocoder.lab.experiments.digits_variants import BEST, VARIANTS
-from neurocoder.lab.experiments.patterns import MOST
-from neurocoder.lab.plots import digits as plots
-from neurocoder.lab.plots import style
-from neurocoder.lab.results import Record
-from neurocoder.lab.sections import Difference, Ours
+from neurocoder.lab.experiments.digits import figures as plots
+from neurocoder.lab.experiments.digits.experiment import Digits, DigitsConfig
+from neurocoder.lab.experiments.digits.models import BEST, VARIANTS
+from neurocoder.lab.experiments.digits.patterns import MOST
+from neurocoder.lab.records.record import Record
+from neurocoder.lab.report import style
+from neurocoder.lab.report.sections import Difference, Ours
 
 PAPER = {"gain_up_to": 5.0, "single_step_patterns": 2, "parameters": {"original": 7800, "neurocoder": 7300}}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from neurocoder.lab.checkpoints import Checkpoint
 from neurocoder.lab.cli import main
-from neurocoder.lab.results import Damaged
+from neurocoder.lab.records.checkpoint import Checkpoint
+from neurocoder.lab.records.record import Damaged
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
 EXAMPLES = {
@@ -47,7 +47,7 @@ def record(output, name, variant):
     ],
 )
 def test_an_example_learns_and_reports(folder, monkeypatch, name, variant, metric, low, high):
-    monkeypatch.setattr("neurocoder.lab.context.REPORT_EVERY", -1.0)
+    monkeypatch.setattr("neurocoder.lab.train.context.REPORT_EVERY", -1.0)
     reference = f"{name}:{name.capitalize()}"
     assert main(["run", reference, "--seeds", "0", "--variants", variant]) == 0
     found = record(folder / "runs", name, variant)

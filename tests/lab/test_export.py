@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import neurocoder as nc
-from neurocoder.lab import environment, export, pack, store
 from neurocoder.lab.cli import main
-from neurocoder.lab.results import Record
+from neurocoder.lab.records import environment, export, pack, store
+from neurocoder.lab.records.record import Record
 
 
 def record(experiment="lines", variant="linear", seed=0, **metrics):

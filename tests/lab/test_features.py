@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import conv2d, interpolate, max_pool2d
 
-from neurocoder.lab.data import cifar, features
-from neurocoder.lab.networks import resnet
+from neurocoder.lab.data import cifar
+from neurocoder.lab.experiments.split import features, resnet
 
 
 def random_state():

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from neurocoder.lab.files import replacing
+from neurocoder.lab.records.files import replacing
 
 
 def _write_half(target):

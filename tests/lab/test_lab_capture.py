@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from neurocoder.lab import capture
-from neurocoder.lab.capture import Captured
+from neurocoder.lab.train import capture
+from neurocoder.lab.train.capture import Captured
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import time
 import pytest
 from lines import Config, Points, command, outcome, run
 
-from neurocoder.lab import launch
-from neurocoder.lab.checkpoints import Checkpoint
-from neurocoder.lab.progress import Display
+from neurocoder.lab.records.checkpoint import Checkpoint
+from neurocoder.lab.runner import launch
+from neurocoder.lab.runner.progress import Display
 
 
 def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
@@ -183,7 +183,7 @@ def test_reasons_name_error_and_place():
 
 
 def test_a_terminal_shows_bars(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("neurocoder.lab.context.REPORT_EVERY", -1.0)
+    monkeypatch.setattr("neurocoder.lab.train.context.REPORT_EVERY", -1.0)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "140")
@@ -200,7 +200,7 @@ def test_without_a_terminal_a_long_run_has_a_line_a_minute(tmp_path, capsys, mon
     wish = ("--variants", "linear", "--seeds", 0, "--pause", 0.05, "--jobs", jobs, "--output")
     assert run(*wish, tmp_path / "short") == 0
     assert "of 40" not in capsys.readouterr().out
-    monkeypatch.setattr("neurocoder.lab.progress.EVERY", 0.0)
+    monkeypatch.setattr("neurocoder.lab.runner.progress.EVERY", 0.0)
     assert run(*wish, tmp_path / "long") == 0
     assert re.search(r"^linear seed 0: \d+ of 40, loss \d", capsys.readouterr().out, re.MULTILINE)
 
@@ -238,7 +238,7 @@ def test_a_dry_run_changes_nothing(tmp_path, capsys):
 
 
 def test_an_interrupt_stops_a_sweep_whose_runs_never_save(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("neurocoder.lab.context.Context.should_save", False)
+    monkeypatch.setattr("neurocoder.lab.train.context.Context.should_save", False)
     whole, calls = Points.batch, []
 
     def batch(self, position):

@@ -11,7 +11,7 @@ import pytest
 from lines import settings
 from test_store import loose, place, run, told
 
-from neurocoder.lab import pack, store
+from neurocoder.lab.records import pack, store
 
 RUNS = [run(seed=seed, error=error) for seed, error in ((0, 0.1 + 0.2), (1, 0.25), (10, 0.5))]
 
@@ -143,7 +143,7 @@ def test_the_folder_must_be_there(tmp_path):
 
 def process(hook, *arguments):
     """A `pack` in a process of its own, after some code."""
-    code = f"import gzip, os, pathlib, sys, time\nfrom neurocoder.lab import pack\ntimes = [0]\n{hook}\n"
+    code = f"import gzip, os, pathlib, sys, time\nfrom neurocoder.lab.records import pack\ntimes = [0]\n{hook}\n"
     code += "pack.main(pack.Options(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))"
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], env=settings(), stdout=-3)
 

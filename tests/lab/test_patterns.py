@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import neurocoder as nc
-from neurocoder.lab.experiments import patterns
+from neurocoder.lab.experiments.digits import patterns
 
 
 def blobs(*sizes, apart=1.0, spread=0.02, slots=5):

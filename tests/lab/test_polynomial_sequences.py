@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from neurocoder.lab.data.polynomials import Family, PolynomialStream, generator, network_input
+from neurocoder.lab.experiments.polynomials.data import Family, PolynomialStream, generator, network_input
 
 CPU = torch.device("cpu")
 

@@ -12,14 +12,16 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 import neurocoder as nc
-from neurocoder.lab.data.polynomials import Family, generator, network_input
-from neurocoder.lab.experiments import boundaries, load, polynomials_sections
-from neurocoder.lab.experiments.polynomials import PolynomialsConfig, Rates
-from neurocoder.lab.experiments.polynomials_variants import MODELS, SETTINGS, family, split
-from neurocoder.lab.networks.gru import Regressor, StackableGRU
-from neurocoder.lab.plots import polynomials as plots
-from neurocoder.lab.report import paper_numbers
-from neurocoder.lab.results import Record
+from neurocoder.lab.experiments import load
+from neurocoder.lab.experiments.polynomials import boundaries
+from neurocoder.lab.experiments.polynomials import figures as plots
+from neurocoder.lab.experiments.polynomials import report as polynomials_sections
+from neurocoder.lab.experiments.polynomials.data import Family, generator, network_input
+from neurocoder.lab.experiments.polynomials.experiment import PolynomialsConfig, Rates
+from neurocoder.lab.experiments.polynomials.gru import Regressor, StackableGRU
+from neurocoder.lab.experiments.polynomials.models import MODELS, SETTINGS, family, split
+from neurocoder.lab.records.record import Record
+from neurocoder.lab.report.build import paper_numbers
 
 EXPERIMENT = load("polynomials")
 SMOKE = EXPERIMENT.presets["smoke"]

@@ -12,9 +12,9 @@ import pytest
 from lines import run
 
 import neurocoder as nc
-from neurocoder.lab import environment
-from neurocoder.lab.checkpoints import Checkpoint
 from neurocoder.lab.cli import main
+from neurocoder.lab.records import environment
+from neurocoder.lab.records.checkpoint import Checkpoint
 
 
 def git(folder, *words):
@@ -86,7 +86,7 @@ def test_source_is_compared_with_a_commit_where_git_knows_it():
 
 
 def test_the_hash_in_a_commit_is_that_of_its_files(checkout):
-    code = "from neurocoder.lab import environment as e; print(e.source() == e.committed('HEAD'))"
+    code = "from neurocoder.lab.records import environment as e; print(e.source() == e.committed('HEAD'))"
     words = [sys.executable, "-c", code]
     found = subprocess.run(
         words, env=os.environ | {"PYTHONPATH": str(checkout / "src")}, capture_output=True, text=True
@@ -98,7 +98,7 @@ def test_a_run_that_was_begun_on_other_source_is_marked(tmp_path):
     wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
     path = tmp_path / "lines" / "best" / "linear" / "seed0.checkpoint.safetensors"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("neurocoder.lab.context.Context.should_save", True)
+        patch.setattr("neurocoder.lab.train.context.Context.should_save", True)
         whole = Checkpoint.write
 
         def write(checkpoint, target):

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from toy import CHAPTER, PLOT, SECTION, TABLE, Toy, record, write
 
-from neurocoder.lab import command, provenance, report
 from neurocoder.lab.experiments import load
-from neurocoder.lab.formats import cells, html, markdown, text
-from neurocoder.lab.formats.chapter import draw
-from neurocoder.lab.results import plain
-from neurocoder.lab.sections import Difference, Ours, Table, UndrawableError
-from neurocoder.lab.statistics import by_seed, differences, summary
+from neurocoder.lab.records import provenance
+from neurocoder.lab.records.record import plain
+from neurocoder.lab.report import build as report
+from neurocoder.lab.report import cells, html, markdown, text
+from neurocoder.lab.report.chapter import draw
+from neurocoder.lab.report.sections import Difference, Ours, Table, UndrawableError
+from neurocoder.lab.report.statistics import by_seed, differences, summary
+from neurocoder.lab.runner import command
 
 
 def test_summary_of_four_values_by_hand():

@@ -7,7 +7,7 @@ import math
 import pytest
 from lines import outcome, run
 
-from neurocoder.lab.results import Damaged, Record, digest
+from neurocoder.lab.records.record import Damaged, Record, digest
 
 
 def record(**changes):

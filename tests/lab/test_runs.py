@@ -11,9 +11,9 @@ import torch
 from lines import Lines, Points, command, outcome, run
 from torch import nn
 
-from neurocoder.lab.checkpoints import Checkpoint
-from neurocoder.lab.results import Damaged
-from neurocoder.lab.runs import differences, format_seeds
+from neurocoder.lab.records.checkpoint import Checkpoint
+from neurocoder.lab.records.record import Damaged
+from neurocoder.lab.runner.runs import differences, format_seeds
 
 SLOW = ("--variants", "program", "--seeds", 0, "--pause", 0.05)
 
@@ -135,7 +135,7 @@ def test_settings_without_an_effect_may_change(tmp_path, capsys, monkeypatch, in
 
 
 def test_records_that_cannot_be_written_are_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("neurocoder.lab.runs.perform", None)
+    monkeypatch.setattr("neurocoder.lab.runner.runs.perform", None)
     (tmp_path / "file").write_text("")
     for output, why in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "folder", "Not a directory")):
         assert run("--output", output) == 2

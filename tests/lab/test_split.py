@@ -9,14 +9,14 @@ import torch
 from lines import command
 
 import neurocoder as nc
-from neurocoder.lab.checkpoints import Checkpoint
 from neurocoder.lab.cli import main
 from neurocoder.lab.data import mnist
-from neurocoder.lab.experiments.split import Split, SplitConfig, results
-from neurocoder.lab.experiments.split_data import tasks_of
-from neurocoder.lab.experiments.split_methods import make_method, make_optimiser
-from neurocoder.lab.experiments.split_models import build_model
-from neurocoder.lab.experiments.split_variants import parse, variants
+from neurocoder.lab.experiments.split.data import tasks_of
+from neurocoder.lab.experiments.split.experiment import Split, SplitConfig, results
+from neurocoder.lab.experiments.split.methods import make_method, make_optimiser
+from neurocoder.lab.experiments.split.models import build_model
+from neurocoder.lab.experiments.split.variants import parse, variants
+from neurocoder.lab.records.checkpoint import Checkpoint
 
 CPU = torch.device("cpu")
 
@@ -68,7 +68,7 @@ def test_cifar_tasks_are_standardised_features_of_all_classes(monkeypatch, tmp_p
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(400) % 100
     made = {train: (3 + 2 * torch.randn(400, 512, generator=generator), y) for train in (True, False)}
-    monkeypatch.setattr("neurocoder.lab.data.features.features", lambda name, train, *_: made[train])
+    monkeypatch.setattr("neurocoder.lab.experiments.split.features.features", lambda name, train, *_: made[train])
     monkeypatch.setenv("NEUROCODER_BACKBONE", str(tmp_path / "weights"))
     tasks = tasks_of(parse("cifar100-class-adam-mlp"), CPU, size=224)
     assert [task.labels for task in tasks] == [tuple(range(first, first + 5)) for first in range(0, 100, 5)]

@@ -10,11 +10,11 @@ import torch
 import neurocoder as nc
 from neurocoder.lab import continual as cl
 from neurocoder.lab.cli import main
-from neurocoder.lab.experiments.split import SplitConfig
-from neurocoder.lab.experiments.split_data import permuted
-from neurocoder.lab.experiments.split_growing import PIXELS, Growing, erased, nearest_keys, slot_map
-from neurocoder.lab.experiments.split_models import build_growing
-from neurocoder.lab.experiments.split_sections import erased_table, memory_plots
+from neurocoder.lab.experiments.split.data import permuted
+from neurocoder.lab.experiments.split.experiment import SplitConfig
+from neurocoder.lab.experiments.split.growing import PIXELS, Growing, erased, nearest_keys, slot_map
+from neurocoder.lab.experiments.split.models import build_growing
+from neurocoder.lab.experiments.split.report import erased_table, memory_plots
 
 MEMORY = nc.GrowingConfig(slots=8, residual=False, top_k=1)
 

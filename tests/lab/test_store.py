@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from test_results import record
 
-from neurocoder.lab import pack, store
-from neurocoder.lab.results import Damaged, Record
+from neurocoder.lab.records import pack, store
+from neurocoder.lab.records.record import Damaged, Record
 
 
 def run(variant="linear", seed=0, error=0.5, **changes):

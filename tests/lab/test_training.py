@@ -9,12 +9,12 @@ import torch
 from lines import Config, Lines, outcome, run
 from torch import nn
 
-from neurocoder.lab.capture import captured
-from neurocoder.lab.context import Context, Guard, TrainingError
-from neurocoder.lab.graphs import GraphStepper
-from neurocoder.lab.runs import Setup
-from neurocoder.lab.stacked import Stacked
-from neurocoder.lab.training import Single, Stepper, Training
+from neurocoder.lab.runner.runs import Setup
+from neurocoder.lab.train.capture import captured
+from neurocoder.lab.train.context import Context, Guard, TrainingError
+from neurocoder.lab.train.graphs import GraphStepper
+from neurocoder.lab.train.loop import Single, Stepper, Training
+from neurocoder.lab.train.stacked import Stacked
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CLOSE = {Stepper: 1e-9, GraphStepper: 1e-5}
@@ -242,7 +242,7 @@ def test_one_seed_of_a_stack_may_diverge_alone(tmp_path, capsys, monkeypatch):
 
 
 def test_progress_is_reported(monkeypatch):
-    monkeypatch.setattr("neurocoder.lab.context.REPORT_EVERY", -1.0)
+    monkeypatch.setattr("neurocoder.lab.train.context.REPORT_EVERY", -1.0)
     fabric = Setup(output=None).fabric()
     task = Lines().build(Config(steps=12), "linear", 0, fabric.device)
     learner, seen = Single(task, fabric), []

@@ -6,10 +6,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from neurocoder.lab.experiments import Experiment
-from neurocoder.lab.formats.chapter import Chapter, draw
-from neurocoder.lab.results import Record, plain
-from neurocoder.lab.sections import Ours, Plot, Section, Table
-from neurocoder.lab.statistics import by_seed
+from neurocoder.lab.records.record import Record, plain
+from neurocoder.lab.report.chapter import Chapter, draw
+from neurocoder.lab.report.sections import Ours, Plot, Section, Table
+from neurocoder.lab.report.statistics import by_seed
 
 
 def figure() -> Figure:

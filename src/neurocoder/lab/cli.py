@@ -19,7 +19,7 @@ def _lab(name: str, *first: str) -> Callable[[Sequence[str]], int]:
     """A function of `command.py`, which is imported only when it is called."""
 
     def call(arguments: Sequence[str]) -> int:
-        from . import command
+        from .runner import command
 
         return cast(int, getattr(command, name)(*first, arguments))
 
@@ -27,20 +27,20 @@ def _lab(name: str, *first: str) -> Callable[[Sequence[str]], int]:
 
 
 def _bench(arguments: Sequence[str]) -> int:
-    from .bench.__main__ import main
+    from .bench.command import main
 
     return main(arguments)
 
 
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "run": (_lab("run"), "train an experiment: all its variants and seeds, or some"),
-    "report": (_lab("forward", "report"), "build tables and figures from the records, next to the paper's"),
-    "export": (_lab("forward", "export"), "write all records as one CSV file, a row per run"),
-    "pack": (_lab("forward", "pack"), "gather records into one file per experiment and preset"),
+    "report": (_lab("forward", "report.build"), "build tables and figures from the records, next to the paper's"),
+    "export": (_lab("forward", "records.export"), "write all records as one CSV file, a row per run"),
+    "pack": (_lab("forward", "records.pack"), "gather records into one file per experiment and preset"),
     "list": (_lab("table"), "list the experiments and presets"),
     "play": (_lab("forward", "rl.play"), "draw an episode of an agent as a GIF, with the programs it attends to"),
     "explore": (
-        _lab("forward", "explorer.explore"),
+        _lab("forward", "explorer.command"),
         "watch a program being composed, or look into a model of your own",
     ),
     "bench": (_bench, "benchmark program layers against plain ones"),

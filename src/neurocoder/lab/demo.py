@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .context import Guard
 from .data import mnist
-from .experiments.digits import DigitsConfig
-from .experiments.digits_attention import draw_grid
-from .files import obstacle
-from .plots import style
-from .results import Record
-from .runs import Setup, Unit, perform
+from .experiments.digits.attention import draw_grid
+from .experiments.digits.experiment import DigitsConfig
+from .records.files import obstacle
+from .records.record import Record
+from .report import style
+from .runner.runs import Setup, Unit, perform
+from .train.context import Guard
 
 MODELS = {"linear classifier": "linear", "Neurocoder, J=1": "P10-H4-J1", "Neurocoder, J=5": "P10-H4-J5"}
 """Variants of the digits experiment, by title; the Neurocoders have at most 7,532 parameters, the linear classifier

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import neurocoder as nc
-from neurocoder.lab.explorer.server import Server
-from neurocoder.lab.explorer.server_model import gathered
-from neurocoder.lab.explorer.server_study import Study
+from neurocoder.lab.explorer.server.app import Server
+from neurocoder.lab.explorer.server.inputs import gathered
+from neurocoder.lab.explorer.server.study import Study
 
 SIDE = 14
 GROUPS = 3

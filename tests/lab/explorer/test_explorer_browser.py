@@ -5,7 +5,8 @@ import math
 import pytest
 from explorer_helpers import WIDTHS, draw, launched, opened
 
-from neurocoder.lab.explorer import export, model
+from neurocoder.lab.explorer.page import build as export
+from neurocoder.lab.explorer.page import demo_model as model
 
 SEVEN = [(0.25, 0.22), (0.75, 0.22), (0.45, 0.85)]
 ZERO = [(0.5 + 0.24 * math.sin(a / 4), 0.5 - 0.33 * math.cos(a / 4)) for a in range(26)]

@@ -8,7 +8,8 @@ import torch
 from explorer_helpers import launched, opened
 
 from neurocoder.lab.data import mnist
-from neurocoder.lab.explorer import export, model
+from neurocoder.lab.explorer.page import build as export
+from neurocoder.lab.explorer.page import demo_model as model
 
 COUNT = 1_000
 COMPUTE = """

@@ -9,7 +9,9 @@ from explorer_helpers import launched, opened
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 import neurocoder as nc
-from neurocoder.lab.explorer import episode, export, learn, model
+from neurocoder.lab.explorer.page import build as export
+from neurocoder.lab.explorer.page import demo_model as model
+from neurocoder.lab.explorer.page import episode, learn
 
 STEPS, BATCH = 20, 16
 TRAIN = """

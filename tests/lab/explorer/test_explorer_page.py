@@ -10,7 +10,9 @@ import torch
 import neurocoder as nc
 from neurocoder.lab.cli import main
 from neurocoder.lab.data import mnist
-from neurocoder.lab.explorer import export, model, train
+from neurocoder.lab.explorer import train
+from neurocoder.lab.explorer.page import build as export
+from neurocoder.lab.explorer.page import demo_model as model
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from server_helpers import request, serving, study
 
-from neurocoder.lab.explorer import server as module
-from neurocoder.lab.explorer.server import Guard, Server, known_host, split_host
+from neurocoder.lab.explorer.server import app as module
+from neurocoder.lab.explorer.server.app import Guard, Server, known_host, split_host
 
 TRICKS = (
     *(

@@ -6,9 +6,9 @@ from explorer_helpers import WIDTHS, launched
 from server_helpers import GROUPS, build, serving, study
 
 import neurocoder as nc
-from neurocoder.lab.explorer.server_model import gathered
-from neurocoder.lab.explorer.server_runs import Runs
-from neurocoder.lab.explorer.server_study import Study
+from neurocoder.lab.explorer.server.inputs import gathered
+from neurocoder.lab.explorer.server.runs import Runs
+from neurocoder.lab.explorer.server.study import Study
 
 NAMELESS = """
 () => [...document.querySelectorAll("button, input, select, canvas[role], svg[role=img]")].filter((one) => {

@@ -7,8 +7,8 @@ import torch
 from server_helpers import build, inputs, study
 
 import neurocoder as nc
-from neurocoder.lab.explorer.server_runs import Runs, natural, of_record, titles
-from neurocoder.lab.results import Record
+from neurocoder.lab.explorer.server.runs import Runs, natural, of_record, titles
+from neurocoder.lab.records.record import Record
 
 
 def test_runs_of_the_same_name_have_distinct_titles():

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import neurocoder as nc
 from neurocoder.lab.cli import main
-from neurocoder.lab.explorer import explore
-from neurocoder.lab.explorer.server_model import gathered
-from neurocoder.lab.explorer.server_study import Study
+from neurocoder.lab.explorer import command as explore
+from neurocoder.lab.explorer.server.inputs import gathered
+from neurocoder.lab.explorer.server.study import Study
 
 
 @pytest.fixture(scope="module")
@@ -376,7 +376,7 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_the_command_prints_the_address_and_warns_of_other_hosts(host, capsys, monkeypatch):
-    from neurocoder.lab.explorer.server import Server
+    from neurocoder.lab.explorer.server.app import Server
 
     seen = []
     monkeypatch.setattr(Server, "run", lambda server: seen.append(server) or server.socket.close())

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import neurocoder as nc
-from neurocoder.lab.networks.densenet import Block, DenseNet
+from neurocoder.lab.experiments.images.densenet import Block, DenseNet
 
 pytest.importorskip("triton")
-dense_block = pytest.importorskip("neurocoder.lab.networks.dense_block")
+dense_block = pytest.importorskip("neurocoder.lab.experiments.images.dense_block")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

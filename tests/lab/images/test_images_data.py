@@ -6,11 +6,11 @@ import torch
 from PIL import Image
 
 from neurocoder.lab.data import cifar
-from neurocoder.lab.data.augmentation import PAD, Draws, normalised, pictures, redraw, still
-from neurocoder.lab.experiments import images_data
-from neurocoder.lab.experiments.images import Images, ImagesConfig, training_data
-from neurocoder.lab.experiments.images_data import ImageStream, Labelled, division, load, read_folder
-from neurocoder.lab.experiments.images_variants import parse
+from neurocoder.lab.experiments.images import data as images_data
+from neurocoder.lab.experiments.images.augmentation import PAD, Draws, normalised, pictures, redraw, still
+from neurocoder.lab.experiments.images.data import ImageStream, Labelled, division, load, read_folder
+from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig, training_data
+from neurocoder.lab.experiments.images.models import parse
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from neurocoder.lab.experiments.images_variants import MODELS
+from neurocoder.lab.experiments.images.models import MODELS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "images.md").read_text()
 

@@ -8,7 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import neurocoder as nc
-from neurocoder.lab.experiments.images_variants import (
+from neurocoder.lab.experiments.images.densenet import DenseNet
+from neurocoder.lab.experiments.images.models import (
     DATASETS,
     DENSE,
     MODELS,
@@ -17,9 +18,8 @@ from neurocoder.lab.experiments.images_variants import (
     parse,
     variants,
 )
-from neurocoder.lab.networks.densenet import DenseNet
-from neurocoder.lab.networks.lenet import LeNet
-from neurocoder.lab.report import paper_numbers
+from neurocoder.lab.networks import LeNet
+from neurocoder.lab.report.build import paper_numbers
 
 PAPER = paper_numbers()["images"]["parameters"]
 

@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import neurocoder as nc
-from neurocoder.lab.checkpoints import Checkpoint
-from neurocoder.lab.context import Context, Guard, Interrupted, final
 from neurocoder.lab.data import cifar
-from neurocoder.lab.experiments import images, images_data
-from neurocoder.lab.experiments.images import Images, ImagesConfig, controllers, loss
-from neurocoder.lab.experiments.images_data import synthetic
-from neurocoder.lab.experiments.images_observations import agreement, describe, unpack
-from neurocoder.lab.experiments.images_variants import variants
-from neurocoder.lab.runs import Setup
-from neurocoder.lab.training import train
+from neurocoder.lab.experiments.images import data as images_data
+from neurocoder.lab.experiments.images import experiment as images
+from neurocoder.lab.experiments.images.data import synthetic
+from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig, controllers, loss
+from neurocoder.lab.experiments.images.models import variants
+from neurocoder.lab.experiments.images.observations import agreement, describe, unpack
+from neurocoder.lab.records.checkpoint import Checkpoint
+from neurocoder.lab.runner.runs import Setup
+from neurocoder.lab.train.context import Context, Guard, Interrupted, final
+from neurocoder.lab.train.loop import train
 
 CPU = torch.device("cpu")
 TINY = ImagesConfig(2, 2, 2, batch=16, train_images=64, source="synthetic", depth=7)

@@ -5,15 +5,15 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from neurocoder.lab.comparison import configurations
 from neurocoder.lab.data import cifar
-from neurocoder.lab.experiments.images import Images, ImagesConfig
-from neurocoder.lab.experiments.images_classes import CLASSES
-from neurocoder.lab.experiments.images_variants import DATASETS, MODELS, variants
-from neurocoder.lab.plots.images import COLOURS, OURS, columns_for
-from neurocoder.lab.report import paper_numbers
-from neurocoder.lab.results import Record
-from neurocoder.lab.sections import Difference, Ours, UndrawableError
+from neurocoder.lab.experiments.images.classes import CLASSES
+from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig
+from neurocoder.lab.experiments.images.figures import COLOURS, OURS, columns_for
+from neurocoder.lab.experiments.images.models import DATASETS, MODELS, variants
+from neurocoder.lab.records.record import Record
+from neurocoder.lab.report.build import paper_numbers
+from neurocoder.lab.report.compare import configurations
+from neurocoder.lab.report.sections import Difference, Ours, UndrawableError
 
 PAPER = paper_numbers()["images"]
 PARAMETERS = {"original": 100, "neurocoder": 120, "mixture": 900}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("gymnasium")
-from neurocoder.lab.experiments.atari import CARTPOLE
+from neurocoder.lab.experiments.atari.experiment import CARTPOLE
 from neurocoder.lab.rl import A2C, Environments, Settings, Step, a2c, evaluate, make_agent
 
 pytestmark = pytest.mark.long

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 pytest.importorskip("gymnasium")
-from neurocoder.lab.context import TrainingError
 from neurocoder.lab.rl import A2C, A3C, Settings, make_agent
 from neurocoder.lab.rl.a2c import part_seed
+from neurocoder.lab.train.context import TrainingError
 
 CART = {"environment": "CartPole-v1", "environments": 1, "workers": 1, "width": 16, "rollout": 20}
 PUBLISHED = Settings(**CART, steps=60, reduce="sum", epsilon=0.1, clip=None, rate=1e-2)

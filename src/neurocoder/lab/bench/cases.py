@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import neurocoder as nc
 
-from .. import environment
+from ..records import environment
 
 COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"cpp_wrapper": True}}}
 """Arguments of torch.compile in each mode that uses it."""

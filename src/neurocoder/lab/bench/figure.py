@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..plots.style import BLACK, BLUE, VERMILION, save
+from ..report.style import BLACK, BLUE, VERMILION, save
 from .cases import AXES
 from .contenders import TITLES
 from .tables import Record, spread

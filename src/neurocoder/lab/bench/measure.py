@@ -11,8 +11,8 @@ from statistics import median
 import torch
 
 from .cases import COMPILED, Case, Group, Settings
+from .contender_run import LayerRun, Refused, Run, StepRun
 from .contenders import TITLES, Contenders, Skip
-from .runs import LayerRun, Refused, Run, StepRun
 from .tables import Entry, baseline, cell
 
 Log = Callable[[str], None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ..files import replacing
+from ..records.files import replacing
 from .cases import Case
 from .tables import Record
 

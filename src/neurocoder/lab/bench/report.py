@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import replacing
+from ..records.files import replacing
 from .cases import BASELINES, OURS
 from .tables import MODES, Entry, Record, markdown, notes, short, spread, table
 

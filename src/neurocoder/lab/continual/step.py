@@ -8,7 +8,7 @@ from torch.optim import SGD, Adagrad
 
 import neurocoder as nc
 
-from ..capture import Captured
+from ..train.capture import Captured
 from .methods import Method
 from .pool import Pool
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from ..context import Context
-from ..tasks import Batch, Stream, Task
+from ..train.context import Context
+from ..train.spec import Batch, Stream, Task
 from .experiment import Experiment, TaskExperiment
 
 __all__ = ["EXPERIMENTS", "Batch", "Context", "Experiment", "Stream", "Task", "TaskExperiment", "load"]

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..comparison import Rows
-from ..context import Context
-from ..results import Record
-from ..sections import Plot, Section
-from ..tasks import Task
-from ..training import train
+from ..records.record import Record
+from ..report.compare import Rows
+from ..report.sections import Plot, Section
+from ..train.context import Context
+from ..train.loop import train
+from ..train.spec import Task
 
 
 class Experiment(ABC):

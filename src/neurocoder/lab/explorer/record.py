@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import neurocoder as nc
 
-from ..experiments.atari import CARTPOLE
+from ..experiments.atari.experiment import CARTPOLE
 from ..rl import A2C, Agent, evaluate, sample
 from ..rl.agent import State
-from .episode import FILE, Episode, write
+from .page.episode import FILE, Episode, write
 
 NAME = "Acrobot-v1"
 PROGRAM = nc.ProgramConfig(

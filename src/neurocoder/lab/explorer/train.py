@@ -17,9 +17,9 @@ from torch import nn
 import neurocoder as nc
 
 from ..data import mnist
-from ..experiments import patterns
-from ..experiments.digits import HELD_OUT, ShuffledDigits, error, loss
-from .model import FILE, build, measured, pooled, write
+from ..experiments.digits import patterns
+from ..experiments.digits.experiment import HELD_OUT, ShuffledDigits, error, loss
+from .page.demo_model import FILE, build, measured, pooled, write
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..capture import Captured
+from ..train.capture import Captured
 from .agent import Agent
 from .environments import for_training
 from .flat import Flat, rmsprop

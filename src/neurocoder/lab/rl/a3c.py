@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import torch
 
-from ..context import TrainingError
+from ..train.context import TrainingError
 from .a2c import part_seed
 from .agent import Agent
 from .environments import Episode

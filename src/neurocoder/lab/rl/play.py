@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 
 import neurocoder as nc
 
-from ..files import replacing
+from ..records.files import replacing
 from .agent import Agent, sample
 from .environments import Atari, Environments, Gymnasium, game_of, make
 from .settings import Settings
@@ -174,7 +174,7 @@ def play(agent: Agent, name: str, settings: Settings, options: Options) -> int:
 
 def main(options: Options) -> int:
     """`neurocoder play`; returns the exit status."""
-    from ..experiments.atari import load_agent
+    from ..experiments.atari.experiment import load_agent
 
     agent, variant, settings = load_agent(options.checkpoint)
     count = play(agent, variant.environment, settings, options)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import neurocoder as nc
 
-from ..capture import Captured
+from ..train.capture import Captured
 from .agent import Agent, sample
 from .environments import Environments
 from .loss import Terms, actor_critic

@@ -1,0 +1,66 @@
+"""The figure of the Atari experiment, after the paper's Figure 7."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+from ...report import style
+
+LOOKS = {"plain": style.PURPLE, "hyper": style.VERMILION, "neurocoder": style.BLUE}
+"""Colour of each kind of heads."""
+Curve = NDArray[np.float64]
+"""Rows of (steps, score)."""
+
+
+def band(runs: Sequence[Curve]) -> tuple[Curve, Curve, Curve]:
+    """Steps of the first seed that all have reached, and mean and standard deviation of the scores there; A3C's seeds
+    log at slightly different steps, so between entries the scores are interpolated."""
+    first, last = max(run[0, 0] for run in runs), min(run[-1, 0] for run in runs)
+    steps = runs[0][:, 0]
+    steps = steps[(steps >= first) & (steps <= last)]
+    scores = np.array([np.interp(steps, run[:, 0], run[:, 1]) for run in runs])
+    return steps, scores.mean(0), scores.std(0, ddof=1) if len(runs) > 1 else np.zeros(len(steps))
+
+
+def _short(value: float, _: object = None) -> str:
+    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}K" if value >= 1e3 else f"{value:g}"
+
+
+@style.styled
+def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames: Mapping[str, int]) -> Figure:
+    """A panel for each game: mean and standard deviation over seeds for each kind of heads.
+
+    Args:
+        panels: by game and heads, one curve per seed
+        frames: of a step in each game; above 1, a second axis shows them
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = style.new_figure(0.6 + 2.7 * rows)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis, (game, found) in zip(axes, panels.items(), strict=False):
+        for head, all_runs in found.items():
+            if not (runs := [run for run in all_runs if len(run)]):  # no episode ended
+                continue
+            steps, mean, spread = band(runs)
+            axis.fill_between(steps, mean - spread, mean + spread, color=LOOKS[head], alpha=0.2, linewidth=0)
+            axis.plot(steps, mean, color=LOOKS[head], label=f"{head}, {len(runs)} seed{'s' * (len(runs) > 1)}")
+        axis.xaxis.set_major_formatter(FuncFormatter(_short))
+        axis.set_xlabel("agent steps")
+        axis.set_ylabel("score of whole games")
+        axis.grid(axis="y")
+        if axis.lines:
+            axis.legend(loc="best")
+        if (skip := frames[game]) > 1:
+            other = axis.secondary_xaxis("top", functions=(lambda x, k=skip: k * x, lambda x, k=skip: x / k))
+            other.xaxis.set_major_formatter(FuncFormatter(_short))
+            other.set_xlabel("frames")
+        axis.set_title(game)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    return figure

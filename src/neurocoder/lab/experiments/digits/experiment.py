@@ -1,0 +1,188 @@
+"""Digits (paper, section 4.1 and Figure 4): a linear Main Network on MNIST, recoded.
+
+A Neurocoder reads a fixed random projection of the image to 200 numbers and composes its 200 x 10 weight for each
+image. The baselines are a linear classifier on all 784 pixels and a small MLP on the same projection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import neurocoder as nc
+
+from ...data import mnist
+from ...records.record import Record
+from ...report.sections import Section
+from ...train.spec import Batch, Task
+from ..experiment import TaskExperiment
+from . import attention as digits_attention
+from . import patterns
+from . import report as digits_errors
+from .models import PROGRAMS, VARIANTS, build_model
+
+HELD_OUT = 10_000
+"""Training images kept for validation; also the number of others that the training error is measured on."""
+
+
+@dataclass(frozen=True)
+class DigitsConfig:
+    """How to train on the digits."""
+
+    epochs: int = 20
+    """Passes over the training images."""
+    batch: int = 128
+    """Images per batch; an incomplete last batch is dropped."""
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """Adam with torch's other defaults, or plain SGD."""
+    learning_rate: float = 5e-3
+    """Initial learning rate."""
+    decay: Literal["cosine", "none"] = "cosine"
+    """Learning-rate schedule: cosine decay to zero, or constant."""
+    validation: bool = False
+    """Hold out the last 10,000 training images and evaluate on them; the test set is not read."""
+    train_images: int | None = None
+    """Train on only this many images, the first ones; None: all."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "train_images"):
+            value = getattr(self, name)
+            if not (name == "train_images" and value is None) and (type(value) is not int or value < 1):
+                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+        for name, known in (("optimiser", ("adam", "sgd")), ("decay", ("cosine", "none"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be {known[0]!r} or {known[1]!r}, got {getattr(self, name)!r}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate!r}")
+        most = 60_000 - HELD_OUT * self.validation
+        if self.train_images is not None and self.train_images > most:
+            raise ValueError(f"train_images must be at most {most}, got {self.train_images}")
+        images = self.train_images or most
+        if self.batch > images:
+            raise ValueError(f"batch must be at most the training images ({images}), got {self.batch}")
+
+
+class ShuffledDigits:
+    """Images and labels in batches; a block is an epoch in its own order."""
+
+    def __init__(self, x: Tensor, y: Tensor, batch: int, seed: int) -> None:
+        self.x, self.y, self.seed = x, y, seed
+        self.steps = len(x) // batch
+        self.order = torch.zeros(self.steps, batch, dtype=torch.int64, device=x.device)
+
+    def fill(self, block: int) -> None:
+        """Shuffle, from only the seed and the block number."""
+        state = np.random.SeedSequence((self.seed, block)).generate_state(1, np.uint64)
+        generator = torch.Generator(self.x.device).manual_seed(int(state[0]))
+        shuffled = torch.randperm(len(self.x), generator=generator, device=self.x.device)
+        self.order.copy_(shuffled[: self.order.numel()].view_as(self.order))
+
+    def batch(self, step: Tensor) -> Batch:
+        """Images (batch, 784) and labels (batch,)."""
+        rows = self.order.index_select(0, step.view(1)).view(-1)
+        return self.x.index_select(0, rows), self.y.index_select(0, rows)
+
+
+def pixels(digits: mnist.Digits) -> Tensor:
+    """Flattened images (N, 784) with zero mean and unit variance over the training set."""
+    return (digits.images.flatten(1).float() / 255 - 0.1307) / 0.3081
+
+
+def on_device(train: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The training or test images (N, 784) and labels (N,), loaded once per process."""
+    return _on_device(train, device, mnist.folder())
+
+
+@lru_cache(maxsize=2)
+def _on_device(train: bool, device: torch.device, folder: Path) -> tuple[Tensor, Tensor]:
+    """`folder`, where `mnist.load` finds them, is part of the cache key."""
+    digits = mnist.load(train)
+    return pixels(digits).to(device), digits.labels.to(device)
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross entropy plus the auxiliary losses of the program layers."""
+    x, y = batch
+    return cross_entropy(model(x), y) + nc.auxiliary_loss(model)
+
+
+def error(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Error rate, in percent."""
+    return 100 * int((model(x).argmax(1) != y).sum()) / len(y)
+
+
+class Digits(TaskExperiment):
+    """Classifying MNIST's digits with a linear Main Network."""
+
+    name: ClassVar[str] = "digits"
+    title: ClassVar[str] = "Digits: MNIST with a linear Main Network"
+    Config: ClassVar[type] = DigitsConfig
+    metric: ClassVar[str | None] = "error"
+    presets: ClassVar[Mapping[str, DigitsConfig]] = {
+        "quick": DigitsConfig(epochs=10),
+        "best": DigitsConfig(epochs=30),
+        # The paper states SGD and the batch; rate and epochs are ours.
+        "paper": DigitsConfig(epochs=20, batch=32, optimiser="sgd", learning_rate=0.02, decay="none"),
+        "smoke": DigitsConfig(epochs=1, batch=32, train_images=4_000),
+    }
+    seeds: ClassVar = {"quick": range(3), "best": range(5), "paper": range(5), "smoke": range(1)}
+    minutes: ClassVar = {"quick": (3, 1), "best": (120, 3), "paper": (150, 3), "smoke": (1, 1)}
+    selections: ClassVar[Mapping[str, str]] = {"quick": "linear,mlp,P10-H4-J1,P10-H4-J5"}
+
+    def variants(self, config: DigitsConfig) -> list[str]:
+        return list(VARIANTS)
+
+    def build(self, config: DigitsConfig, variant: str, seed: int, device: torch.device) -> Task:
+        if variant not in VARIANTS:
+            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}; got {variant!r}")
+        x, y = on_device(True, device)
+        if config.validation:
+            held_out = x[-HELD_OUT:], y[-HELD_OUT:]
+            x, y = x[:-HELD_OUT], y[:-HELD_OUT]
+        else:
+            held_out = on_device(False, device)
+        x, y = x[: config.train_images], y[: config.train_images]
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(seed)  # the CPU's only: the model is initialised there
+            model = build_model(variant).to(device)
+        stream = ShuffledDigits(x, y, config.batch, seed)
+        steps = config.epochs * stream.steps
+
+        def schedule(step: int) -> float:
+            return (1 + math.cos(math.pi * step / steps)) / 2 if config.decay == "cosine" else 1.0
+
+        def optimiser(parameters: Iterable[tuple[str, Tensor]], learning_rate: float) -> torch.optim.Optimizer:
+            kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[config.optimiser]
+            return kind(parameters, lr=learning_rate, fused=True)
+
+        def evaluate(model: nn.Module) -> dict[str, float]:
+            return {"error": error(model, *held_out), "train_error": error(model, x[:HELD_OUT], y[:HELD_OUT])}
+
+        def observe(model: nn.Module) -> dict[str, Any]:
+            return patterns.observe(model, *held_out) if variant in PROGRAMS else {}
+
+        return Task(
+            model=model,
+            stream=stream,
+            loss=loss,
+            optimiser=optimiser,
+            learning_rate=config.learning_rate,
+            schedule=schedule,
+            steps=steps,
+            evaluate_every=stream.steps,
+            evaluate=evaluate,
+            observe=observe,
+        )
+
+    def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+        found = [digits_errors.section(records, paper), digits_attention.section(records, paper)]
+        return [section for section in found if section is not None]

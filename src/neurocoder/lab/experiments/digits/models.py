@@ -1,0 +1,60 @@
+"""The models of the digits experiment, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+import neurocoder as nc
+
+from ...mlp import mlp
+from .linear import PIXELS, PROJECTED, Projected, random_projection
+
+
+def program(steps: int, *, heads: int = 1, slots: int = 6, hidden: int = 8) -> nc.ProgramConfig:
+    """The paper's layer for the digits by default: K = 2, l_I = 2, a = 0.1, no residual."""
+    return nc.ProgramConfig(
+        slots=slots, key_dim=2, steps=steps, heads=heads, least_used=2, hidden=hidden, orthogonality=0.1, residual=False
+    )
+
+
+CANDIDATES = ((6, 1, 7), (6, 3, 6), (10, 2, 5), (10, 3, 5), (10, 4, 5), (12, 3, 5), (15, 3, 4))
+"""P, H and LSTM size of layers that have at most the linear classifier's parameters at J = 5."""
+PROGRAMS: Mapping[str, nc.ProgramConfig] = {
+    **{f"J{steps}": program(steps) for steps in range(1, 9)},
+    **{
+        f"P{slots}-H{heads}-J{steps}": program(steps, heads=heads, slots=slots, hidden=hidden)
+        for slots, heads, hidden in CANDIDATES
+        for steps in (5, 1)
+    },
+    "single-30": program(1, heads=3, slots=30),
+    "multi-10": program(5, slots=10),
+}
+"""The curve over J at H = 1 as in the paper; those within the linear classifier's 7,850 parameters, with five
+steps and with one; the two whose attention Figure 4 shows (three heads, for three components in one step)."""
+BEST = "P10-H4-J5"
+"""The best with J = 5 and at most `LIMIT` parameters, by validation error."""
+LIMIT = 7_850
+"""Parameters of the linear classifier."""
+VARIANTS = ("linear", "mlp", *PROGRAMS)
+
+
+def build_model(variant: str) -> nn.Module:
+    """On the CPU, from torch's generator. The projection is drawn first, so variants of one seed share it."""
+    if variant == "linear":
+        return nn.Linear(PIXELS, 10)
+    projection = random_projection()
+    if variant == "mlp":
+        return Projected(mlp((PROJECTED, 32, 10)), projection)
+    return Projected(nc.Linear(PROJECTED, 10, program=PROGRAMS[variant]), projection)
+
+
+def title(variant: str) -> str:
+    """The name in tables."""
+    if variant == "linear":
+        return "linear classifier, 784 x 10"
+    if variant == "mlp":
+        return "MLP, 200-32-10"
+    c = PROGRAMS[variant]
+    return f"Neurocoder P={c.slots} J={c.steps} H={c.heads}, LSTM {c.hidden}"

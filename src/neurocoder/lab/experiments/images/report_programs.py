@@ -1,0 +1,154 @@
+"""Tables of where programs help and where not: by class, against the original's predictions, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+
+from ...records.record import Record
+from ...report.sections import Cell, Difference, Ours, Table
+from .classes import CLASSES, TITLES
+from .models import MODELS, NETWORKS
+from .observations import agreement
+
+LAYERS = {
+    "mlp": {"1": "first", "3": "middle", "5": "output"},
+    "lenet": {
+        "convolutions.0": "first convolution",
+        "convolutions.3": "second convolution",
+        "dense.0": "first dense",
+        "dense.2": "middle dense",
+        "dense.4": "output",
+    },
+    "densenet": {
+        "transitions.0.convolution": "first transition",
+        "transitions.1.convolution": "second transition",
+        "classifier": "output",
+    },
+}
+"""Layers in words."""
+EXTREMES = 5
+"""Of CIFAR-100, classes with the largest gains and losses that are shown."""
+
+Cases = dict[tuple[str, str], dict[str, list[Record]]]
+"""By data set and network: the records of each model, by seed."""
+
+
+def changes(own: Sequence[Record], base: Sequence[Record]) -> list[tuple[float, list[float]]]:
+    """For each class, over the seeds that both have: the accuracy of `base` in percent, and the changes in points."""
+    before = {record.seed: record.observations["right"] for record in base}
+    both = [(record.observations, before[record.seed]) for record in own if record.seed in before]
+    found = []
+    for c in range(len(both[0][1]) if both else 0):
+        each = [(100 / max(1, seen["images"][c]), seen["right"][c], right[c]) for seen, right in both]
+        found.append((fmean(unit * was for unit, _, was in each), [unit * (now - was) for unit, now, was in each]))
+    return found
+
+
+def class_tables(found: Cases) -> list[Table]:
+    """What Neurocoder changes in each class of CIFAR-10, and where in CIFAR-100 it gains and loses most."""
+    tables = []
+    for dataset in TITLES:
+        each = {
+            network: own
+            for (its, network), models in found.items()
+            if its == dataset and (own := changes(models.get("neurocoder", ()), models.get("original", ())))
+        }
+        if each:
+            few = len(CLASSES[dataset]) <= 2 * EXTREMES
+            tables.append(all_classes(dataset, each) if few else extremes(dataset, each))
+    return tables
+
+
+def all_classes(dataset: str, each: Mapping[str, Sequence[tuple[float, list[float]]]]) -> Table:
+    """A row for each class, two columns for each network."""
+    first = next(iter(each.values()))
+    order = sorted(range(len(first)), key=lambda c: -fmean(first[c][1]))
+    rows: list[list[Cell]] = []
+    for c in order:
+        cells: list[list[Cell]] = [[f"{own[c][0]:.1f}", Difference(own[c][1], 1)] for own in each.values()]
+        rows.append([CLASSES[dataset][c], *(cell for two in cells for cell in two)])
+    return Table(
+        title=f"{TITLES[dataset]}: Neurocoder by class",
+        headings=["class", *(f"{NETWORKS[n]}, {what}" for n in each for what in ("original, %", "change in points"))],
+        rows=rows,
+        caption="Largest gain of the first network first; over the seeds that both have.",
+    )
+
+
+def extremes(dataset: str, each: Mapping[str, Sequence[tuple[float, list[float]]]]) -> Table:
+    """For each network the classes with the largest gains and losses."""
+    rows: list[list[Cell]] = []
+    counts = []
+    for network, own in each.items():
+        means = [fmean(change) for _, change in own]
+        order = sorted(range(len(own)), key=lambda c: -means[c])
+        for c in order[:EXTREMES] + order[-EXTREMES:]:
+            rows.append([NETWORKS[network], CLASSES[dataset][c], f"{own[c][0]:.1f}", Difference(own[c][1], 1)])
+        up, down = (sum(sign * mean > 0 for mean in means) for sign in (1, -1))
+        counts.append(f"{NETWORKS[network]}: {up} classes gain, {down} lose")
+    return Table(
+        title=f"{TITLES[dataset]}: Neurocoder by class, the {EXTREMES} largest gains and losses",
+        headings=["network", "class", "original, %", "change in points"],
+        rows=rows,
+        caption=f"{'; '.join(counts)}. The extremes of a hundred noisy numbers are large by chance as well.",
+    )
+
+
+def agreement_table(found: Cases) -> Table:
+    """How often a model predicts the same class as the original with the same seed."""
+    rows: list[list[Cell]] = []
+    for (dataset, network), models in found.items():
+        base = {record.seed: record.observations["predictions"] for record in models.get("original", [])}
+        among = [agreement(*pair) for pair in combinations(base.values(), 2)]
+        yardstick = f"{fmean(among):.1f} ({len(among)} pair{'s' * (len(among) > 1)})" if among else None
+        for model, runs in models.items():
+            same = [agreement(r.observations["predictions"], base[r.seed]) for r in runs if r.seed in base]
+            if model != "original" and same:
+                rows.append([TITLES[dataset], NETWORKS[network], MODELS[model].title, Ours(same, 1), yardstick])
+    return Table(
+        title="Same prediction as the original network, percent of the images",
+        headings=["data", "network", "model", "same as the original", "two originals with different seeds"],
+        rows=rows,
+        caption="Models of one seed share starting weights and batches; two originals share neither.",
+    )
+
+
+def program_table(found: Cases) -> Table:
+    """How many programs each layer composes."""
+
+    def spread(numbers: Sequence[float], form: str) -> str:
+        low, high = min(numbers), max(numbers)
+        return f"{fmean(numbers):{form}}" + f" ({low:{form}} to {high:{form}})" * (len(numbers) > 1)
+
+    rows: list[list[Cell]] = []
+    for (dataset, network), models in found.items():
+        for model, runs in models.items():
+            for layer in runs[0].observations["programs"]:
+                seen = [record.observations["programs"][layer] for record in runs]
+                known = LAYERS[network].get(layer.removeprefix("network."), layer)
+                rows.append(
+                    [
+                        *(TITLES[dataset], NETWORKS[network], MODELS[model].title, known),
+                        sum(runs[0].observations["images"]),
+                        spread([one["distinct"] for one in seen], ",.0f"),
+                        spread([one["effective"] for one in seen], ",.0f"),
+                        spread([100 * one["largest"][0]["share"] for one in seen], ".1f"),
+                        spread([100 * one["largest"][0]["pure"] for one in seen], ".0f"),
+                    ]
+                )
+    return Table(
+        title="Programs that the images use",
+        headings=[
+            *("data", "network", "model", "layer", "images", "distinct programs", "effective number"),
+            *("images that share the commonest, %", "of these in one class, %"),
+        ],
+        rows=rows,
+        caption=(
+            "Mean (least to most) over seeds. Two images share a program if the same slots of M_U and of M_V have the "
+            "largest attention in every component; their attention still differs in its values. Effective number: the "
+            "exponential of the entropy, so that rare programs hardly count. Records name the first images of each of "
+            "the commonest programs, and their class."
+        ),
+    )

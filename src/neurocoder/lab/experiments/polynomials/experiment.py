@@ -1,0 +1,173 @@
+"""Auto-regression over polynomials that change (paper, section 4.2, Figures 5 and 6).
+
+At each time a GRU is fed `(x_t, y_{t-1})` and its output layer predicts `y_t`. The output layer is linear, a HyperNet,
+or a Neurocoder without residual. The network sees x / 5, at which the polynomials are evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+import neurocoder as nc
+
+from ...records.record import Record
+from ...report.sections import Section
+from ...train.spec import Batch, Task
+from ..experiment import TaskExperiment
+from . import report as polynomials_sections
+from .data import PolynomialStream
+from .evaluation import HeldOut
+from .models import MODELS, SETTINGS, family, join, split
+
+BLOCK = 100
+"""Batches of training data drawn at once."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A learning rate for each kind of model; GRUs of all sizes share theirs."""
+
+    rate_gru: float
+    """Rate of GRUs of any size with a linear output layer."""
+    rate_hyper: float
+    """Rate of the HyperNet."""
+    rate_single_2: float
+    """Rate of the single-step Neurocoder with an LSTM of 2."""
+    rate_single_3: float
+    """Rate of the single-step Neurocoder with an LSTM of 3."""
+    rate_multi: float
+    """Rate of the multi-step Neurocoder."""
+
+    @classmethod
+    def same(cls, rate: float) -> Rates:
+        """The same for all."""
+        return cls(**{entry.name: rate for entry in fields(cls)})
+
+    def of(self, model: str) -> float:
+        """Of a model, by its name."""
+        return self.rate_gru if model.startswith("gru") else getattr(self, f"rate_{model.replace('-', '_')}")
+
+
+@dataclass(frozen=True)
+class PolynomialsConfig:
+    """How to train, and on which sequences."""
+
+    iterations: int = 10_000
+    """Training steps, each on fresh sequences."""
+    batch: int = 128
+    """Sequences per training step."""
+    rates: Rates = field(default_factory=lambda: Rates.same(2e-2))
+    """Adam's initial learning rate for each model. The paper gives none."""
+    decay: Literal["none", "cosine"] = "cosine"
+    """Learning-rate schedule: constant, or cosine decay to zero."""
+    clip: float | None = None
+    """Clip gradients to this norm; None: no clipping."""
+    chunks: int = 5
+    """Polynomials per sequence; the `doubled` variants have twice as many, in sequences twice as long."""
+    points: int = 20
+    """Points per polynomial."""
+    noise: float = 0.1
+    """Standard deviation of the Gaussian noise on y in the `noise` variants; that of y itself is 0.81."""
+    evaluate_every: int = 100
+    """Training steps between evaluations."""
+    held_out: int = 1024
+    """Held-out sequences to evaluate on."""
+    sharpness: float = 1.0
+    """Sharpness of the Neurocoders' content attention."""
+    orthogonality: float = 0.1
+    """Weight of the Neurocoders' orthogonal loss, a."""
+    start: nc.Start = field(default_factory=nc.Start)
+    """Starting values of the Neurocoders."""
+    validation: bool = False
+    """Evaluate on a separate validation set, to choose settings without the report's sequences."""
+
+    def __post_init__(self) -> None:
+        least = {"iterations": 1, "batch": 1, "chunks": 2, "points": 4, "evaluate_every": 1, "held_out": 1}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+        numbers = asdict(self.rates) | {"noise": self.noise, "sharpness": self.sharpness}
+        if self.clip is not None:
+            numbers["clip"] = self.clip
+        for name, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+        if self.decay not in ("none", "cosine"):
+            raise ValueError(f"decay must be 'none' or 'cosine', got {self.decay!r}")
+
+    def factor(self, step: int) -> float:
+        """On the learning rate at a training step."""
+        return 1.0 if self.decay == "none" else 0.5 + 0.5 * math.cos(math.pi * step / self.iterations)
+
+
+BEST = PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), clip=0.1)
+
+
+class Polynomials(TaskExperiment):
+    """Predicting sequences of polynomial chunks with a GRU."""
+
+    name: ClassVar[str] = "polynomials"
+    title: ClassVar[str] = "Auto-regression over polynomials that change"
+    Config: ClassVar[type] = PolynomialsConfig
+    metric: ClassVar[str | None] = "above_floor"
+    presets: ClassVar[Mapping[str, PolynomialsConfig]] = {
+        "quick": replace(BEST, iterations=1_000, batch=32, held_out=256),
+        "best": BEST,
+        "paper": PolynomialsConfig(),
+        "smoke": PolynomialsConfig(
+            iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
+        ),
+    }
+    seeds: ClassVar = {"quick": range(1), "best": range(5), "paper": range(5), "smoke": range(1)}
+    minutes: ClassVar = {"quick": (3, 1), "best": (1_000, 5), "paper": (1_000, 5), "smoke": (1, 1)}
+    selections: ClassVar[Mapping[str, str]] = {"quick": "gru,hyper,single-3,multi"}
+
+    def variants(self, config: PolynomialsConfig) -> list[str]:
+        """Every model in every setting."""
+        return [join(model, setting) for setting in SETTINGS for model in MODELS]
+
+    def build(self, config: PolynomialsConfig, variant: str, seed: int, device: torch.device) -> Task:
+        """A network of one seed, on sequences of the same seed."""
+        name, setting = split(variant)
+        sequences = family(setting, config.chunks, config.points, config.noise)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model = MODELS[name].build(
+                sharpness=config.sharpness, orthogonality=config.orthogonality, start=config.start
+            )
+        held_out = HeldOut(sequences, config.held_out, config.validation, device)
+
+        def optimiser(parameters: Iterable[tuple[str, Tensor]], rate: float) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, rate, fused=True, capturable=device.type == "cuda")
+
+        return Task(
+            model=model.to(device),
+            stream=PolynomialStream(sequences, config.batch, min(BLOCK, config.iterations), seed, device),
+            loss=loss,
+            optimiser=optimiser,
+            learning_rate=config.rates.of(name),
+            schedule=config.factor,
+            steps=config.iterations,
+            evaluate_every=config.evaluate_every,
+            evaluate=held_out.evaluate,
+            observe=held_out.observe,
+            clip=config.clip,
+        )
+
+    def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+        """Figures 5 and 6, with their numbers."""
+        return polynomials_sections.sections(records, paper)
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean square error over all time steps, plus `a * L_o`."""
+    inputs, y = batch
+    return mse_loss(model(inputs), y) + nc.auxiliary_loss(model)

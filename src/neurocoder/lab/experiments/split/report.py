@@ -1,0 +1,232 @@
+"""Tables and figures of continual learning, next to the paper's numbers and those of Hsu et al. (2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from ...records.record import Record
+from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
+from ...report.statistics import by_seed, differences
+from . import figures as plots
+from .growing import KEPT
+from .variants import DATASETS, METHODS, MODELS, SCENARIOS, Variant, parse
+
+CURVES = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
+DETAILS = ("learned", "forgetting", "backward_transfer", "forward_transfer")
+
+
+def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+    """One for each data set and scenario that was run."""
+    found = []
+    for dataset in DATASETS:
+        for scenario in SCENARIOS:
+            own = [record for record in records if parse(record.variant)[:2] == (dataset, scenario)]
+            if own:
+                stated = paper.get(dataset, {}).get(scenario, {})
+                found.append(section(dataset, scenario, own, stated))
+    return found
+
+
+def section(dataset: str, scenario: str, records: Sequence[Record], stated: Mapping[str, Any]) -> Section:
+    """Of one data set and scenario."""
+    name = f"{dataset}-{scenario}"
+    curves: dict[str, dict[str, list[list[float]]]] = {}
+    tables: dict[str, Any] = {}
+    for variant, runs in by_variant(records).items():
+        accuracies = [[entry["average_accuracy"] for entry in run.history] for run in runs]
+        curves.setdefault(variant.method, {})[variant.model] = accuracies
+        tables[f"{variant.method}\n{variant.model}"] = np.mean([run.observations["matrix"] for run in runs], axis=0)
+    drawings = [
+        Plot(
+            f"{name}-curves",
+            "Average accuracy over the tasks so far, after each task: mean and its 95% interval.",
+            partial(plots.accuracy_curves, curves),
+        ),
+        Plot(
+            f"{name}-matrix",
+            "Accuracy after each task (row) on each task (column), the mean over seeds.",
+            partial(plots.matrices, tables),
+        ),
+    ]
+    if used := slots(records):
+        caption = "Mean attention over the slots of M_U on each task's test data, after the last task; first seed."
+        drawings.append(Plot(f"{name}-slots", caption, partial(plots.slot_use, used)))
+    for variant, runs in by_variant(records).items():
+        if grows(variant.model):
+            title = f"{name}-{variant.method}-{variant.model}"
+            drawings.append(slot_map(title, variant, runs))
+    return Section(
+        title=f"{TITLES[dataset]}, {scenario} scenario",
+        text=[TEXTS[scenario]],
+        tables=[accuracy_table(records, stated), detail_table(records), *erased_table(records)],
+        plots=drawings,
+    )
+
+
+def grows(model: str) -> bool:
+    """Whether this model has a growing memory."""
+    return model.startswith("growing")
+
+
+def slot_map(name: str, variant: Variant, runs: Sequence[Record]) -> Plot:
+    """Which slots each task wrote and uses, with the keys as images if they are; of the first seed."""
+    caption = (
+        f"{variant.method}, {variant.model}: each task's mean attention over the slots, in order of writing, after the "
+        "last task; lines between the slots that one task wrote and the next. First seed."
+    )
+    found = runs[0].observations["slot_map"]
+    if found["keys"]:
+        caption += " Below, for each task: accuracy on it after each task (mean over seeds), and its most visited keys."
+    matrix = np.mean([run.observations["matrix"] for run in runs], axis=0)
+    return Plot(f"{name}-slots", caption, partial(plots.growing_slots, found, matrix))
+
+
+TITLES = {
+    "mnist": "Split MNIST",
+    "permuted": "Permuted MNIST",
+    "cifar10": "Split CIFAR-10",
+    "cifar100": "Split CIFAR-100",
+}
+TEXTS = {
+    "task": "Each task has a head of its own, and the task of a sample is known.",
+    "domain": "All tasks share one head of two outputs; the task of a sample is not known.",
+    "class": "One head over the classes of all tasks; the task of a sample is not known. The loss is over the classes "
+    "seen so far, the accuracy over all.",
+}
+
+
+def by_variant(records: Sequence[Record]) -> dict[Variant, list[Record]]:
+    """In the order of the tables, by seed."""
+    found: dict[Variant, list[Record]] = {}
+    for record in sorted(records, key=lambda r: r.seed):
+        found.setdefault(parse(record.variant), []).append(record)
+    return dict(sorted(found.items(), key=lambda item: (METHODS.index(item[0].method), MODELS.index(item[0].model))))
+
+
+def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Table:
+    """Final average accuracy by method: published, ours, and the Neurocoder's difference to the MLP in pairs."""
+    runs = by_variant(records)
+    models = [model for model in MODELS if any(variant.model == model for variant in runs)]
+    rows: list[list[Cell]] = []
+    for method in METHODS:
+        own = {variant.model: found for variant, found in runs.items() if variant.method == method}
+        if not own:
+            continue
+        theirs = stated.get(method.replace("-", "_"), {})
+        published = [theirs[name][0] if name in theirs else None for name in ("hsu", "mlp", "nsm", "neurocoder")]
+        accuracies = [Ours([run.metrics["average_accuracy"] for run in own[m]]) if m in own else None for m in models]
+        scores = {m: by_seed(found, found[0].variant, "average_accuracy") for m, found in own.items()}
+        gains: list[Cell] = []
+        for model in ("neurocoder", "neurocoder-plain"):
+            if model in models:
+                paired = differences(scores[model], scores["mlp"]) if {model, "mlp"} <= scores.keys() else []
+                gains.append(Difference(paired) if paired else None)
+        nearest: list[Cell] = [
+            Ours([run.metrics["nearest_key"] for run in own[m]]) if m in own else None for m in models if grows(m)
+        ]
+        rows.append([method, *published, *accuracies, *nearest, *gains])
+    sizes = {variant.model: found[0].parameters["total"] for variant, found in runs.items()}
+    minus = [f"{model} minus mlp" for model in ("neurocoder", "neurocoder-plain") if model in models]
+    return Table(
+        title="Average accuracy over all tasks after the last one, in percent",
+        headings=[
+            "method",
+            "Hsu's MLP",
+            "paper's MLP",
+            "paper's NSM",
+            "paper's Neurocoder",
+            *models,
+            *(f"1-NN over the keys of {model}" for model in models if grows(model)),
+            *minus,
+        ],
+        rows=rows,
+        caption="Parameters: " + ", ".join(f"{model} {sizes[model]:,}" for model in models) + ".",
+    )
+
+
+def detail_table(records: Sequence[Record]) -> Table:
+    """What average accuracy hides: how well each task was learned, and what became of it."""
+    rows: list[list[Cell]] = [
+        [
+            variant.method,
+            variant.model,
+            *(Ours([run.metrics[metric] for run in runs]) for metric in DETAILS),
+            runs[0].observations["coefficient"],
+        ]
+        for variant, runs in by_variant(records).items()
+    ]
+    return Table(
+        title="Learning and forgetting, in points",
+        headings=[
+            "method",
+            "model",
+            "just learned",
+            "forgetting",
+            "backward transfer",
+            "forward transfer",
+            "coefficient",
+        ],
+        rows=rows,
+        caption="Just learned: the mean accuracy on each task just after it.",
+    )
+
+
+def erased_table(records: Sequence[Record]) -> list[Table]:
+    """Accuracy against what is left of growing memories, if any were measured."""
+    rows: list[list[Cell]] = []
+    for variant, runs in by_variant(records).items():
+        measured = [run for run in runs if "erased" in run.observations]
+        for way in ("merged", "dropped") if measured else ():
+            left = zip(*(run.observations["erased"][way] for run in measured), strict=True)
+            whole = Ours([run.metrics["average_accuracy"] for run in measured])
+            rows.append([variant.method, variant.model, way, whole, *(Ours(list(values)) for values in left)])
+    if not rows:
+        return []
+    caption = "The least visited slots are erased after the last task: merged into the nearest that stays, or dropped."
+    headings = ["method", "model", "erased slots are", "all slots", *(f"{share:.0%}" for share in KEPT)]
+    return [Table("Average accuracy, in percent, with a share of the slots", headings, rows, caption)]
+
+
+def slots(records: Sequence[Record]) -> dict[str, Any]:
+    """Slot use of the first program layer of each Neurocoder that was trained without a penalty, by title."""
+    found = {}
+    for variant, runs in by_variant(records).items():
+        if variant.method in ("adam", "adagrad") and (use := runs[0].observations["usage"]):
+            layer = next(iter(use))
+            found[f"{variant.method}, {variant.model}, {layer}"] = np.array(use[layer])
+    return found
+
+
+def memory_plots(records: Sequence[Record]) -> list[Plot]:
+    """Accuracy against the size of growing memories, if records have several sizes."""
+    sizes: dict[str, dict[tuple[int, int], dict[str, list[Record]]]] = {}
+    for record in records:
+        variant = parse(record.variant)
+        if grows(variant.model) and record.model:
+            rank = next(iter(record.model.values()))["rank"]
+            panel = sizes.setdefault(f"{TITLES[variant.dataset]}, {variant.scenario}", {})
+            way = f"{variant.method} {record.config}"
+            panel.setdefault((rank, record.parameters["total"]), {}).setdefault(way, []).append(record)
+    panels: dict[str, Any] = {
+        title: [
+            (*size, *max((mean(runs, "average_accuracy"), mean(runs, "nearest_key")) for runs in found.values()))
+            for size, found in sorted(panel.items())
+        ]
+        for title, panel in sizes.items()
+        if len(panel) > 2
+    }
+    caption = (
+        "Average accuracy of growing layers against their size, keys included, by rank; for each size the best "
+        "settings, the mean over seeds. Crosses: the label of the nearest key instead."
+    )
+    return [Plot("memory", caption, partial(plots.memory_sizes, panels))] if panels else []
+
+
+def mean(runs: Sequence[Record], metric: str) -> float:
+    """Of a metric."""
+    return fmean(run.metrics[metric] for run in runs)

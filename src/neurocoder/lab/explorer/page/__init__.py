@@ -1,0 +1,1 @@
+"""The explorer's page, which needs no server."""

@@ -1,0 +1,1 @@
+"""The server that shows a model of your own."""

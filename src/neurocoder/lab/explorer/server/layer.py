@@ -1,0 +1,159 @@
+"""One coded layer of the model: how each input reads its slots."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import neurocoder as nc
+from neurocoder.growing import GrowingLayer
+from neurocoder.inspect import views
+
+DIGITS = 5
+
+
+def rounded(values: Tensor) -> Any:
+    """Numbers for JSON; what is not finite counts as zero."""
+    return told(values.detach().double().nan_to_num(0.0, 0.0, 0.0))
+
+
+def told(values: Tensor) -> Any:
+    """Numbers for JSON; None for what is not finite."""
+    return rounded_to(values.detach().cpu().double().tolist(), DIGITS)
+
+
+def rounded_to(value: Any, digits: int) -> Any:
+    """A number, or lists of them, for JSON; None for what is not finite."""
+    if isinstance(value, list):
+        return [rounded_to(one, digits) for one in value]
+    return round(value, digits) if math.isfinite(value) else None
+
+
+def leading(programs: Any) -> tuple[int, ...]:
+    """The dimensions of the programs of one call: inputs, positions."""
+    if isinstance(programs, nc.GrowingPrograms):
+        return tuple(programs.slots.shape[:-1])
+    return tuple(programs.u.shape[:-2]) if isinstance(programs, nc.Programs) else ()
+
+
+class Layer:
+    """One coded layer: how each input reads its slots."""
+
+    def __init__(self, name: str, module: nc.CodedLayer) -> None:
+        self.name, self.module = name, module
+        self.read: list[Tensor] = []  # for each batch: attention over the slots of each memory (n, kinds, P)
+        self.decided: list[Tensor] = []  # for each batch: what decides the programs (n, D)
+        self.axis: int | None = None  # the dimension of the inputs, where their number does not tell
+        self.problem = "" if hasattr(module, "programs") else "this kind of layer keeps no programs to look at"
+
+    @property
+    def grows(self) -> bool:
+        """Whether it allocates slots."""
+        return isinstance(self.module, GrowingLayer)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The memories whose slots are read; a growing layer has one attention for all."""
+        return ("u",) if self.grows else views.MEMORIES
+
+    def add(self, calls: list[Any], size: int) -> None:
+        """Keep how a batch of so many inputs was read; the calls of a layer that ran several times are averaged."""
+        if self.problem:
+            return
+        if not calls:
+            self.problem = "the model did not call it on this data"
+            return
+        if not all(isinstance(one, nc.Programs | nc.GrowingPrograms) for one in calls):
+            self.problem = "its programs are of a kind that this page does not know"
+            return
+        calls = [self._first(one, size) for one in calls]
+        try:
+            read = [torch.stack([views.attention(one, kind, size) for kind in self.kinds], 1) for one in calls]
+            decided = [views.vectors(one, size) for one in calls]
+        except ValueError:
+            self.problem = "its programs cannot be told apart by input: one program serves several inputs"
+            return
+        self.read.append(torch.stack(read).mean(0))
+        self.decided.append(torch.stack(decided).mean(0))
+
+    def unsure(self, calls: list[Any], size: int) -> bool:
+        """Whether several dimensions of the programs are as long as there are inputs."""
+        return self.axis is None and size > 1 and any(leading(c).count(size) > 1 for c in calls)
+
+    def probe(self, calls: list[Any]) -> None:
+        """Find the dimension of the inputs from the calls of a single one."""
+        shape = leading(calls[0]) if calls else ()
+        self.axis = shape.index(1) if shape.count(1) == 1 else 0
+
+    def _first(self, programs: Any, size: int) -> Any:
+        """Programs with the inputs first, where that was found out."""
+        shape, axis = leading(programs), self.axis or 0
+        if not axis or axis >= len(shape) or shape[axis] != size:
+            return programs
+        names = ("slots", "share", "similarity") if isinstance(programs, nc.GrowingPrograms) else views.MEMORIES
+        return programs._replace(**{name: getattr(programs, name).movedim(axis, 0) for name in names})
+
+    @cached_property
+    def attention(self) -> Tensor:
+        """(N, kinds, P)"""
+        return torch.cat(self.read)
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """(N, D)"""
+        return torch.cat(self.decided)
+
+    @cached_property
+    def finite(self) -> Tensor:
+        """Which inputs have a program of finite numbers (N,); the others are left out of all means and groups."""
+        return self.vectors.isfinite().all(1) & self.attention.flatten(1).isfinite().all(1)
+
+    @property
+    def note(self) -> str:
+        """How many inputs are left out."""
+        count = 0 if self.problem else int((~self.finite).sum())
+        gives = "gives a program that is" if count == 1 else "give programs that are"
+        return f"{views.many(count, 'input')} {gives} not finite: left out" if count else ""
+
+    def close(self) -> None:
+        """After the last batch."""
+        if not self.problem and not (self.read and self.finite.any()):
+            self.problem = "no input gives a program that is finite"
+
+    @cached_property
+    def clusters(self) -> views.Clusters:
+        """Inputs that share programs; those that are left out are in group -1."""
+        found = views.clusters(self.vectors[self.finite])
+        groups = torch.full((len(self.finite),), -1)
+        distance = torch.full((len(self.finite),), math.inf)
+        groups[self.finite], distance[self.finite] = found.groups, found.distance
+        return found._replace(groups=groups, distance=distance)
+
+    def facts(self) -> dict[str, Any]:
+        """For the list of layers."""
+        counts = nc.count_parameters(self.module)
+        config = self.module.config.to_dict()
+        return {
+            "name": self.name or "(the model itself)",
+            "kind": type(self.module).__name__,
+            "shape": list(self.module.weight_shape),
+            "grows": self.grows,
+            "parameters": counts,
+            "config": {name: value for name, value in config.items() if isinstance(value, int | float | str | bool)},
+            "problem": self.problem,
+            "note": self.note,
+        }
+
+
+def coded(model: nn.Module) -> dict[str, nc.CodedLayer]:
+    """The coded layers, named as `nc.record` names them, also in a compiled model."""
+    found = ((name.split("."), module) for name, module in model.named_modules())
+    return {
+        ".".join(part for part in parts if part != "_orig_mod"): module
+        for parts, module in found
+        if isinstance(module, nc.CodedLayer)
+    }

@@ -1,0 +1,197 @@
+"""How the usage of slots moved over training: from checkpoints of the model, and from records of `neurocoder run`."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import neurocoder as nc
+from neurocoder.inspect import views
+
+from ...records import store
+from ...records.record import Record
+from .inputs import line
+from .layer import Layer, coded, rounded
+from .study import Refused, Study
+
+FILE = "neurocoder.safetensors"
+"""What makes a folder a checkpoint of `nc.save`."""
+MOST = 30
+"""Checkpoints of a run that are read, evenly spaced."""
+
+
+def natural(path: Path) -> list[Any]:
+    """An order in which step-9 is before step-10."""
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", str(path))]
+
+
+class Runs:
+    """The runs under a folder. Records are read at the start, checkpoints when they are asked for."""
+
+    def __init__(self, folder: Path, study: Study) -> None:
+        if not folder.is_dir():
+            raise ValueError(f"--runs must be a folder with records or checkpoints, got {folder}")
+        self.study, self.warnings = study, []  # type: tuple[Study, list[str]]
+        groups: dict[Path, list[Path]] = {}
+        for file in sorted(folder.rglob(FILE), key=natural):
+            groups.setdefault(file.parents[1], []).append(file.parent)
+        self.checkpoints = [paths for paths in groups.values() if len(paths) > 1]
+        self.titles = [f"checkpoints {_title(folder, group)}" for group, paths in groups.items() if len(paths) > 1]
+        self.records = [
+            record
+            for _, record in store.everything(folder, self.warnings.append)
+            if record.observations.get("usage") or record.observations.get("slot_map")
+        ]
+        if not self.checkpoints and not self.records:
+            raise ValueError(
+                f"--runs: {folder} has neither several checkpoints of nc.save (folders with {FILE}) nor records with "
+                "the usage of slots (neurocoder run split)"
+            )
+        self._known: dict[int, dict[str, Any]] = {}
+
+    def summary(self) -> list[str]:
+        """A title for each run."""
+        return [*self.titles, *titles(self.records)]
+
+    def run(self, place: int) -> dict[str, Any]:
+        """`panels` of one run: each with `title`, `rows`, `usage` (T, P), how far it `moved` (T - 1,), `width`."""
+        if not 0 <= place < len(self.checkpoints) + len(self.records):
+            raise Refused(f"run must be from 0 to {len(self.checkpoints) + len(self.records) - 1}, got {place}")
+        with self.study.lock:
+            if place not in self._known:
+                behind = place - len(self.checkpoints)
+                found = of_record(self.records[behind]) if behind >= 0 else self._over_time(self.checkpoints[place])
+                self._known[place] = found
+            return self._known[place]
+
+    def _over_time(self, paths: list[Path]) -> dict[str, Any]:
+        """Usage at each checkpoint, over the data of the study."""
+        if len(paths) > MOST:
+            paths = [paths[round(place * (len(paths) - 1) / (MOST - 1))] for place in range(MOST)]
+        names: list[str] = []
+        found: dict[str, list[torch.Tensor]] = {}
+        problems: list[str] = []
+        for path in paths:
+            try:
+                means = self._usage(nc.load(path, self._plain()))
+            except Exception as error:  # a checkpoint of another model, or a damaged one
+                problems.append(f"{path.name} is left out: {line(error)}")
+                continue
+            names.append(path.name)
+            for name, mean in means.items():
+                found.setdefault(name, []).append(mean)
+        panels = []
+        for name, rows in found.items():
+            if len(rows) == len(names) > 1:
+                wide = max(len(row) for row in rows)  # a growing layer has more slots later
+                usage = torch.stack([nn.functional.pad(row, (0, wide - len(row))) for row in rows])
+                panels.append(panel(name, names, usage))
+        return {
+            "about": "Usage of each slot over the data of this page, checkpoint by checkpoint.",
+            "panels": panels,
+            "problems": problems,
+            "metrics": {},
+        }
+
+    def _plain(self) -> nn.Module:
+        """A copy of the model with plain layers: a checkpoint recodes it as it was saved."""
+        return nc.restore(copy.deepcopy(self.study.model), data=self._sample())
+
+    def _sample(self) -> Any:
+        """One input as `nc.restore` takes it; its mean weights are overwritten."""
+        batch = self.study.inputs.one(0).to(self.study.device)
+        return batch.named or batch.positional
+
+    def _usage(self, model: nn.Module) -> dict[str, torch.Tensor]:
+        """By layer, the mean attention over the slots of U (P,)."""
+        layers = {name: Layer(name, module) for name, module in coded(model).items()}
+        for name, layer in layers.items():
+            layer.axis = self.study.layers[name].axis if name in self.study.layers else None
+        for batch in self.study.inputs.batches:
+            trace, _ = self.study.run(model, batch)
+            for name, layer in layers.items():
+                if not layer.problem:
+                    layer.add(trace.calls(name), batch.size)
+        for layer in layers.values():
+            layer.close()
+        return {name: layer.attention[layer.finite, 0].mean(0) for name, layer in layers.items() if not layer.problem}
+
+
+def titles(records: Sequence[Record]) -> list[str]:
+    """Distinct ones: with the settings in which records of the same name differ, and numbered if these are equal."""
+    names = [f"{one.experiment}/{one.preset} {one.variant}, seed {one.seed}" for one in records]
+    alike: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        alike.setdefault(name, []).append(place)
+    for places in alike.values():
+        settings = [_settings(records[place]) for place in places]
+        keys = sorted({key for one in settings for key in one})
+        differ = [key for key in keys if len({one.get(key) for one in settings}) > 1]
+        for place, one in zip(places, settings, strict=True):
+            names[place] = ", ".join([names[place], *(f"{key}={one[key]}" for key in differ if key in one)])
+    count, seen = Counter(names), Counter[str]()
+    for place, name in enumerate(names):
+        if count[name] > 1:
+            seen[name] += 1
+            names[place] = f"{name} ({seen[name]} of {count[name]})"
+    return names
+
+
+def _settings(record: Record) -> dict[str, str]:
+    """Settings by name, those inside others with dots."""
+    found: dict[str, str] = {}
+
+    def add(start: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name, one in value.items():
+                add(f"{start}.{name}" if start else str(name), one)
+        else:
+            found[start] = str(value)
+
+    add("", record.config)
+    return found
+
+
+def _title(folder: Path, group: Path) -> str:
+    return folder.name if group == folder else str(group.relative_to(folder))
+
+
+def panel(title: str, rows: list[str], usage: torch.Tensor, width: int = 1) -> dict[str, Any]:
+    """One layer: usage (T, P) with the names of its rows; a column stands for `width` slots."""
+    return {
+        "title": title,
+        "rows": rows,
+        "usage": rounded(usage),
+        "moved": rounded(views.drift(usage)),
+        "width": width,
+    }
+
+
+def of_record(record: Record) -> dict[str, Any]:
+    """From a record: usage after training on the data of each task, in the order in which tasks were learned; and, in
+    newer records, usage after each task on the data of all."""
+    seen: Mapping[str, Any] = record.observations
+    panels = []
+    for name, rows in (seen.get("drift") or {}).items():
+        names = [f"after task {place}" for place in range(1, len(rows) + 1)]
+        panels.append(panel(f"{name}, over training, all tasks' data", names, torch.tensor(rows)))
+    for name, rows in (seen.get("usage") or {}).items():
+        panels.append(panel(name, [f"task {place}" for place in range(1, len(rows) + 1)], torch.tensor(rows)))
+    if told := seen.get("slot_map"):
+        written = told["written"]
+        names = [f"task {place}: {count} written" for place, count in enumerate(written, 1)]
+        panels.append(panel("written slots, in order of writing", names, torch.tensor(told["use"]), told["width"]))
+    return {
+        "about": "Usage after the last task on the data of each task, in the order in which tasks were learned"
+        + ("; before that, usage after each task on the data of all." if seen.get("drift") else "."),
+        "panels": panels,
+        "problems": [],
+        "metrics": {name: value for name, value in record.metrics.items() if value == value},
+    }

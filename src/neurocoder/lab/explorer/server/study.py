@@ -1,0 +1,331 @@
+"""What the layers of a model do with some inputs: the numbers behind the server's page."""
+
+from __future__ import annotations
+
+import math
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import neurocoder as nc
+from neurocoder.inspect import views
+
+from .inputs import Batch, Inputs, line
+from .layer import DIGITS, Layer, coded, rounded, rounded_to, told
+
+TYPICAL = 12
+"""Inputs of a group that are shown."""
+NEAREST = 12
+"""Inputs with the most similar programs that are shown."""
+LABELS = 40
+"""Labels that are shown; the most frequent ones."""
+SLOTS = 400
+"""Written slots of a growing layer that are told one by one: the most visited ones."""
+
+
+class Refused(ValueError):
+    """A question that has no answer, such as one about a layer that is not there."""
+
+
+@contextmanager
+def watching(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients; afterwards each module is in the mode in which it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class Study:
+    """A model, some inputs, and what is to be seen. Calls of the model wait for each other."""
+
+    def __init__(self, model: nn.Module, inputs: Inputs, title: str = "", images: bool = True) -> None:
+        self.model, self.inputs, self.title = model, inputs, title or type(model).__name__
+        self.lock = threading.RLock()
+        named = coded(model)
+        if not named:
+            raise ValueError(
+                "--model has no coded layers: recode it first (nc.recode), or load a checkpoint of a recoded one"
+            )
+        self.layers = {name: Layer(name, module) for name, module in named.items()}
+        self.device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+        self.outputs: list[Tensor] = []
+        if any(hasattr(module, "programs") for module in named.values()):
+            self._watch()
+        self.pictures = self._pictures() if images else None
+
+    def run(self, model: nn.Module, batch: Batch) -> tuple[nc.Recording, Any]:
+        """The programs of one batch, and the model's output."""
+        with self.lock, watching(model), nc.record(model) as trace:
+            moved = batch.to(self.device)
+            output = model(*moved.positional, **moved.named)
+        return trace, output
+
+    def _watch(self) -> None:
+        for batch in self.inputs.batches:
+            try:
+                trace, output = self.run(self.model, batch)
+            except Exception as error:  # of the user's own model
+                shape = "" if batch.first is None else f" on inputs of shape {tuple(batch.first.shape)}"
+                raise ValueError(f"--model fails on --data{shape}: {line(error)}") from None
+            self._answers(output, batch.size)
+            known = {name: layer for name, layer in self.layers.items() if not layer.problem}
+            unsure = [name for name, layer in known.items() if layer.unsure(trace.calls(name), batch.size)]
+            if unsure:
+                alone = self._alone()
+                for name in unsure:
+                    self.layers[name].probe([] if alone is None else alone.calls(name))
+            for name, layer in known.items():
+                layer.add(trace.calls(name), batch.size)
+        for layer in self.layers.values():
+            layer.close()
+
+    def _alone(self) -> nc.Recording | None:
+        """The programs of the first input alone; None if the model takes no single input."""
+        try:
+            return self.run(self.model, self.inputs.one(0))[0]
+        except Exception:  # of the user's own model
+            return None
+
+    def _answers(self, output: Any, size: int) -> None:
+        """Keep class scores, if the output looks like some."""
+        if isinstance(output, Tensor) and output.dim() == 2 and len(output) == size and output.shape[1] > 1:
+            self.outputs.append(output.detach().float().cpu())
+
+    def _pictures(self) -> Tensor | None:
+        """Thumbnails of all inputs (N, h, w, channels)."""
+        shown = [batch.first for batch in self.inputs.batches]
+        if any(one is None or one.shape[1:] != shown[0].shape[1:] for one in shown if shown[0] is not None):
+            return None
+        whole = torch.cat([one.detach().cpu().float() for one in shown if one is not None])
+        if whole.dim() == 2 and whole.shape[1] < 196:  # rather a table than an image
+            return None
+        return views.thumbnails(whole)
+
+    @cached_property
+    def labels(self) -> list[Any] | None:
+        """Of the inputs."""
+        return None if self.inputs.labels is None else self.inputs.labels.tolist()
+
+    @cached_property
+    def says(self) -> list[int | None] | None:
+        """The class of each input, if the model has a score for each label; None where scores are not numbers."""
+        labels, outputs = self.inputs.labels, self.outputs
+        if labels is None or sum(map(len, outputs)) != len(labels) or len({one.shape[1] for one in outputs}) != 1:
+            return None
+        in_range = int(labels.min()) >= 0 and int(labels.max()) < outputs[0].shape[1]
+        scores = torch.cat(outputs)
+        said = zip(scores.argmax(1).tolist(), (~scores.isnan().any(1)).tolist(), strict=True)
+        return [answer if known else None for answer, known in said] if in_range else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the page must say about the data: labels that are not used, inputs that are left out."""
+        left = [f"{layer.name or 'the model'}: {layer.note}" for layer in self.layers.values() if layer.note]
+        return [*([self.inputs.note] if self.inputs.note else []), *left]
+
+    @cached_property
+    def frequent(self) -> list[Any]:
+        """The labels that are shown, in order."""
+        if self.inputs.labels is None:
+            return []
+        names, counts = self.inputs.labels.unique(return_counts=True)
+        return sorted(names[counts.argsort(descending=True, stable=True)[:LABELS]].tolist())
+
+    def summary(self) -> dict[str, Any]:
+        """What the page shows first."""
+        first = self.inputs.batches[0].first
+        pictures = self.pictures
+        return {
+            "version": nc.__version__,
+            "title": self.title,
+            "inputs": self.inputs.total,
+            "shape": None if first is None else list(first.shape[1:]),
+            "labels": self.labels,
+            "notes": self.notes,
+            "says": self.says,
+            "parameters": nc.count_parameters(self.model),
+            "layers": [layer.facts() for layer in self.layers.values()],
+            "pictures": None
+            if pictures is None
+            else {
+                "shape": list(pictures.shape[1:]),
+                "data": b64encode(pictures.round().byte().numpy().tobytes()).decode(),
+            },
+        }
+
+    def find(self, place: Any) -> Layer:
+        """The layer at this place of the list."""
+        if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < len(self.layers):
+            raise Refused(f"layer must be a whole number from 0 to {len(self.layers) - 1}, got {place!r}"[:200])
+        return list(self.layers.values())[place]
+
+    def input(self, name: str, index: Any) -> int:
+        """A valid index of an input."""
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < self.inputs.total:
+            raise Refused(f"{name} must be a whole number from 0 to {self.inputs.total - 1}, got {index!r}"[:200])
+        return index
+
+    def layer(self, place: int) -> dict[str, Any]:
+        """Usage, groups and growth of one layer."""
+        found = self.find(place)
+        if found.problem:
+            return {"problem": found.problem}
+        with self.lock:
+            result = {"kinds": list(found.kinds), "usage": self.usage(found), "clusters": self.clusters(found)}
+            result["note"] = found.note
+            if found.grows:
+                result["growth"] = self.growth(found)
+        return result
+
+    def usage(self, layer: Layer) -> dict[str, Any]:
+        """`mean` (kinds, P), and `by_label` (kinds, L, P) with the `labels` (L,)."""
+        result: dict[str, Any] = {"mean": rounded(layer.attention[layer.finite].mean(0))}
+        if self.inputs.labels is not None:
+            inside = {name: (self.inputs.labels == name) & layer.finite for name in self.frequent}
+            means = {name: layer.attention[mine].mean(0) for name, mine in inside.items() if mine.any()}
+            result |= {"labels": list(means), "by_label": rounded(torch.stack(list(means.values()), 1))}
+        return result
+
+    def clusters(self, layer: Layer) -> dict[str, Any]:
+        """Groups of inputs with similar programs, the largest first."""
+        found = layer.clusters
+        groups = []
+        for group in range(len(found.centres)):
+            inside = found.groups == group
+            one: dict[str, Any] = {
+                "size": int(inside.sum()),
+                "typical": found.typical(group, TYPICAL).tolist(),
+                "usage": rounded(layer.attention[inside].mean(0)),
+            }
+            if self.inputs.labels is not None:
+                own = self.inputs.labels[inside]
+                one["labels"] = [int((own == name).sum()) for name in self.frequent]
+            groups.append(one)
+        return {"silhouette": round(found.silhouette, 3), "groups": groups, "labels": self.frequent}
+
+    def growth(self, layer: Layer) -> dict[str, Any]:
+        """When slots were written, and what they serve; slots in order of writing."""
+        module: Any = layer.module
+        found = views.written(module)
+        use = layer.attention[:, 0][:, found.slots] if len(found.slots) else layer.attention.new_zeros(1, 0)
+        if len(found.slots):
+            use = torch.where(layer.finite.unsqueeze(1), use, 0.0)
+        shown = found.visits.argsort(descending=True, stable=True)[:SLOTS].sort().values
+        slots = []
+        for place in shown.tolist():
+            mine = use[:, place]
+            one: dict[str, Any] = {
+                "slot": int(found.slots[place]),
+                "born": int(found.born[place]),
+                "visits": round(float(found.visits[place]), 1),
+                "use": round(float(mine.sum() / layer.finite.sum()), DIGITS),
+                "inputs": [i for i in mine.argsort(descending=True, stable=True)[:6].tolist() if mine[i] > 0.05],
+            }
+            if self.inputs.labels is not None:
+                sums = [float(mine[self.inputs.labels == name].sum()) for name in self.frequent]
+                one["labels"] = [round(value / max(sum(sums), 1e-12), 4) for value in sums]
+            slots.append(one)
+        return {
+            "written": len(found.slots),
+            "capacity": module.memory.capacity,
+            "steps": int(module.memory.steps),
+            "born": found.born.tolist(),
+            "labels": self.frequent,
+            "slots": slots,
+        }
+
+    def inspect(self, question: Any) -> dict[str, Any]:
+        """The program of one input, or on the way from it to another.
+
+        Args:
+            question: `layer`, its place in the list; `index` of an input; and optionally `other`, the index of a second
+                one, and `way`, from 0 (the first) to 1 (the second).
+        """
+        if not isinstance(question, dict) or set(question) - {"layer", "index", "other", "way"}:
+            raise Refused("the question must be an object with layer, index and optionally other and way")
+        layer, index = self.find(question.get("layer")), self.input("index", question.get("index"))
+        if layer.problem:
+            raise Refused(f"layer {layer.name!r}: {layer.problem}")
+        batch, way = self.inputs.one(index), question.get("way", 0)
+        if question.get("other") is not None:
+            if isinstance(way, bool) or not isinstance(way, int | float) or not 0 <= way <= 1:
+                raise Refused(f"way must be a number from 0 to 1, got {way!r}"[:200])
+            batch = self._between(batch, self.inputs.one(self.input("other", question["other"])), float(way))
+        try:
+            trace, output = self.run(self.model, batch)
+        except Exception as error:  # of the user's own model
+            raise Refused(f"the model fails on this input: {line(error)}") from None
+        programs = trace.calls(layer.name)[-1]
+        vector = torch.stack([views.vectors(one, 1) for one in trace.calls(layer.name)]).mean(0)
+        result: dict[str, Any] = {"nearest": [], "group": None, "note": "this program is not finite"}
+        if vector.isfinite().all():
+            result = {
+                "nearest": self._nearest(layer, vector, None if question.get("other") is not None else index),
+                "group": int(torch.cdist(vector, layer.clusters.centres).argmin()),
+                "note": "",
+            }
+        if isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] > 1 and len(output) == 1:
+            chances = output[0].float().softmax(0)
+            top = chances.argsort(descending=True)[:10]
+            result["answer"] = [[int(place), rounded_to(float(chances[place]), 4)] for place in top]
+        if self.pictures is not None and question.get("other") is not None:
+            pixels = self.pictures[index] * (1 - way) + self.pictures[question["other"]] * way
+            result["picture"] = b64encode(pixels.round().byte().numpy().tobytes()).decode()
+        return result | (self._slots(programs) if layer.grows else self._components(layer, programs))
+
+    def _nearest(self, layer: Layer, vector: Tensor, without: int | None) -> list[Any]:
+        """Inputs with the most similar programs, and how far they are."""
+        distance = torch.cdist(vector, layer.vectors)[0]
+        distance[~layer.finite] = math.inf
+        order = distance.argsort(stable=True)[: NEAREST + 1].tolist()
+        return [[i, round(float(distance[i]), 4)] for i in order if i != without and layer.finite[i]][:NEAREST]
+
+    def _between(self, first: Batch, second: Batch, way: float) -> Batch:
+        """A mixture of two inputs of numbers."""
+        a, b = first.first, second.first
+        if a is None or b is None or not a.is_floating_point() or a.shape != b.shape:
+            raise Refused("there is no way between these inputs: they must be numbers of the same shape")
+        others = iter((*second.positional, *second.named.values()))
+        return first._replace(
+            positional=tuple(_mixed(value, next(others), way) for value in first.positional),
+            named={name: _mixed(value, next(others), way) for name, value in first.named.items()},
+        )
+
+    def _components(self, layer: Layer, programs: nc.Programs) -> dict[str, Any]:
+        """`attention` (3, r, P), `sigma` (r,) and the residual's `gate`, each the mean over positions."""
+        config: Any = layer.module.config
+        parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in views.MEMORIES]
+        gate = None if programs.gate is None else rounded_to(float(programs.gate.float().mean()), 4)
+        return {
+            "attention": told(torch.stack(parts)),
+            "sigma": told(programs.sigma.flatten(0, -2).float().mean(0)),
+            "gate": gate,
+            "heads": config.heads,
+        }
+
+    def _slots(self, programs: nc.GrowingPrograms) -> dict[str, Any]:
+        """The slots that the input uses, the nearest first (of its first position)."""
+        slots, share, near, born = (part.flatten(0, -2)[0] for part in programs[:4])
+        return {
+            "slots": [
+                [int(slot), rounded_to(float(w), 4), rounded_to(float(cosine), 4), int(step)]
+                for slot, w, cosine, step in zip(slots, share, near, born, strict=True)
+                if step >= 0
+            ]
+        }
+
+
+def _mixed(a: Any, b: Any, way: float) -> Any:
+    fits = isinstance(a, Tensor) and isinstance(b, Tensor) and a.is_floating_point() and a.shape == b.shape
+    return torch.lerp(a, b, way) if fits else a

@@ -1,1 +1,0 @@
-"""Main Networks of the experiments."""

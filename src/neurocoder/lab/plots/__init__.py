@@ -1,1 +1,0 @@
-"""Figures, drawn only from records."""

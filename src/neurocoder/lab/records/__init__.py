@@ -1,0 +1,1 @@
+"""Records of runs: what they hold, where they are kept, and how they are read."""

@@ -1,0 +1,247 @@
+"""Tables and figures from records, next to the paper's numbers: on the terminal, as Markdown and as one HTML page."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from ...version import __version__
+from ..experiments import EXPERIMENTS, Experiment, load
+from ..records import store
+from ..records.files import obstacle, replacing
+from ..records.provenance import commands, environment, origin, runs
+from ..records.record import Record, plain
+from . import compare as comparison
+from . import html, markdown, text
+from .cells import LEGEND
+from .chapter import Chapter, draw, slug
+from .compare import Effective, configurations, label
+from .sections import Section, UndrawableError
+
+PAPER = Path(__file__).with_name("paper.toml")
+PIPE_WIDTH = 200
+"""Width of tables when the output is not a terminal."""
+Group = tuple[str, Experiment, str, list[Record]]
+"""An experiment as the user named it, itself, a preset, and its records."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Build tables and figures from the records, next to the paper's numbers."""
+
+    output: Path = Path("results")
+    """Folder of the records: the `--output` of `neurocoder run`, or a folder of several of these."""
+    target: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Folder for the Markdown pages, the figures (in `images`) and `report.html`; by default `report` in the folder of
+    the records, and docs/results for those in results, docs/results/selection for those in results/selection."""
+    experiments: tuple[str, ...] = ()
+    """Experiments to include; by default all built-in ones with records."""
+    presets: tuple[str, ...] = ()
+    """Presets to include; by default all with records."""
+    data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """Folder of data sets, for figures that show images; by default NEUROCODER_DATA."""
+
+    @property
+    def folder(self) -> Path:
+        """The target."""
+        published = self.output.parts[:1] == ("results",)
+        return self.target or (Path("docs") / self.output if published else self.output / "report")
+
+
+def paper_numbers() -> dict[str, dict[str, Any]]:
+    """`paper.toml` by experiment, each with its own rows of the tables of hyper-parameters and of parameters."""
+    whole = tomllib.loads(PAPER.read_text())
+    shared = {name: whole.pop(name) for name in ("hyperparameters", "parameters")}
+    return {
+        experiment: part | {name: rows[experiment] for name, rows in shared.items() if experiment in rows}
+        for experiment, part in whole.items()
+    }
+
+
+def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
+    """All records that were asked for, in the order of experiments and presets; warns of invalid ones.
+
+    The output has a folder for each experiment, or else folders that do.
+    """
+    experiments = {reference: load(reference) for reference in options.experiments or EXPERIMENTS}
+    known = list(dict.fromkeys(preset for experiment in experiments.values() for preset in experiment.presets))
+    for preset in options.presets:
+        if preset not in known:
+            raise ValueError(f"--presets must be among {', '.join(known)}, got {preset!r}")
+    groups: list[Group] = []
+    for reference, experiment in experiments.items():
+        whole = (options.output / experiment.name).is_dir()
+        found: dict[Any, Record] = {}
+        for folder in [options.output] if whole else sorted(options.output.glob("*/")):
+            for record in store.records(folder, experiment.name, lambda line: warn(f"{line}; left out")):
+                if found.setdefault(store.key(record), record) is not record:
+                    warn(f"{folder} repeats {record.variant} seed {record.seed} of another folder; left out")
+        records = once([found[key] for key in sorted(found)], experiment.effective, warn)
+        presets = dict.fromkeys([*experiment.presets, *(record.preset for record in records)])
+        for preset in options.presets or presets:
+            if own := [record for record in records if record.preset == preset]:
+                groups.append((reference, experiment, preset, own))
+    return groups
+
+
+def once(records: Sequence[Record], effective: Effective, warn: Callable[[str], None]) -> list[Record]:
+    """The records without repetitions of a run by another loop or on another device: a seed counts once."""
+    kept: dict[Any, list[Record]] = {}
+    for record in records:
+        config = repr(effective(record.config, record.variant))
+        key = (record.preset, record.variant, record.seed, config, record.precision)
+        same = next((r for r in kept.get(key, ()) if None in (r.model, record.model) or r.model == record.model), None)
+        if same is None:
+            kept.setdefault(key, []).append(record)
+        else:
+            ways = " and ".join(f"{one.loop} on {one.device}" for one in (same, record))
+            warn(f"{record.variant} seed {record.seed} is there twice, {ways}; the first counts")
+    return [record for found in kept.values() for record in found]
+
+
+def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]) -> Iterator[Chapter]:
+    """What the preset's own configuration found, and any other one whose variants ran with no other settings. The rest
+    is compared in a table."""
+    reference, experiment, preset, records = group
+    known = experiment.presets.get(preset)
+    usual = records[0].config if known is None else plain(known)
+    rows = configurations(records, usual, experiment.effective)
+    if len(rows) > 1 and all(record.config == records[0].config for record in records):
+        rows = configurations(records, usual)  # one command made them, so they stay together
+
+    def chapter(name: str, own: Sequence[Record], sections: Sequence[Section]) -> Chapter:
+        stem = slug(experiment.name, name)
+        pictures, undrawn = {}, []
+        for plot in (plot for part in sections for plot in part.plots):
+            try:
+                pictures[plot.name] = draw(plot, f"{stem}-{plot.name}")
+            except UndrawableError as error:
+                undrawn.append(f"{stem}-{plot.name}")
+                warn(f"{experiment.name}, preset {name}: no figure {plot.name}: {error}")
+        sections = [replace(part, plots=[plot for plot in part.plots if plot.name in pictures]) for part in sections]
+        return Chapter(
+            experiment=experiment.name,
+            title=experiment.title,
+            preset=name,
+            origin=origin(own),
+            commands=commands(experiment, preset, own, reference),
+            sections=sections,
+            pictures=pictures,
+            undrawn=undrawn,
+        )
+
+    def found(settings: Mapping[str, Any], own: Sequence[Record]) -> Chapter:
+        try:
+            sections = experiment.sections(own, paper)
+        except Exception as error:
+            again = f"{commands(experiment, preset, own, reference)[0]} --again"
+            raise ValueError(
+                f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are "
+                f"they from this version? `{again}` recreates them"
+            ) from error
+        return chapter(", ".join(filter(None, (preset, label(settings)))), own, sections)
+
+    times = Counter(variant for _, own in rows for variant in {run.variant for run in own})
+    compared = []
+    for settings, own in rows:
+        if settings and any(times[run.variant] > 1 for run in own):
+            compared += [run.variant for run in own]
+        else:
+            yield found(settings, own)
+    if compared:
+        records = [record for record in records if record.variant in compared]
+        rows = [(settings, kept) for settings, own in rows if (kept := [run for run in own if run.variant in compared])]
+        metric = experiment.metric or next(iter(records[0].metrics))
+        order = compared if known is None else experiment.variants(known)
+        variants = sorted(set(compared), key=lambda name: order.index(name) if name in order else len(order))
+        table = comparison.section(rows, usual, variants, metric)
+        section = replace(table, plots=experiment.compared(rows))
+        yield chapter(f"{preset}, {len(rows)} configurations", records, [section])
+
+
+def write(target: Path, content: bytes | str) -> None:
+    """Atomic write."""
+    with replacing(target) as temporary:
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def facts(records: Sequence[Record]) -> dict[str, str]:
+    """About the HTML page: when and from what it was built, and where that was made."""
+    return {
+        "built": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC by `neurocoder report`, version {__version__}",
+        "from": runs(records),
+        "neurocoder commit": environment(records, "commit"),
+        "hardware": environment(records, "hardware"),
+    }
+
+
+def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> None:
+    """Figures, a Markdown page for each experiment, an index to these pages, and the HTML page.
+
+    Figures that only the earlier pages showed are removed, but not those that cannot be drawn here.
+    """
+    undrawn = {target / "images" / f"{stem}.png" for chapter in chapters for stem in chapter.undrawn}
+    figures = {
+        target / "images" / f"{picture.stem}.png": picture.png
+        for chapter in chapters
+        for picture in chapter.pictures.values()
+    }
+    for path, png in figures.items():
+        write(path, png)
+    for name in {chapter.experiment for chapter in chapters}:
+        page = target / f"{name}.md"
+        earlier = markdown.figures(page.read_text()) if page.is_file() else []
+        write(page, markdown.page([one for one in chapters if one.experiment == name]))
+        for figure in earlier:
+            if target / figure not in figures.keys() | undrawn:
+                (target / figure).unlink(missing_ok=True)
+    pages = sorted([*target.glob("*.md"), *target.glob("*/README.md")])
+    links = {page.relative_to(target): page.read_text().partition("\n")[0] for page in pages}
+    links.pop(Path("README.md"), None)
+    write(
+        target / "README.md",
+        markdown.index("Results" if target.name == "results" else f"Results: {target.name}", links),
+    )
+    write(target / "report.html", html.page(chapters, head))
+
+
+def main(options: Options) -> int:
+    """Write everything under the target, and print the tables; returns the exit status."""
+    if options.data_root is not None:
+        if not options.data_root.is_dir():
+            raise ValueError(f"--data-root must be a folder, got {options.data_root}")
+        os.environ["NEUROCODER_DATA"] = str(options.data_root.resolve())
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+    def warn(line: str) -> None:
+        errors.print(f"warning: {line}")
+
+    groups = gather(options, warn)
+    if not groups:
+        names = options.experiments or tuple(EXPERIMENTS)
+        some, make = " or ".join(names), " or ".join(f"`neurocoder run {name}`" for name in names)
+        there = sorted({folder.name for folder in store.experiments(options.output)} - set(names))
+        others = f" (there are some of {', '.join(there)}: name it by --experiments)" if there else ""
+        raise FileNotFoundError(f"no records of {some} under {options.output}{others}: make some with {make}")
+    if why := obstacle(options.folder):
+        raise ValueError(f"--target must be a folder that can be written to, got {options.folder}: {why}")
+    paper = paper_numbers()
+    found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}), warn)]
+    save(found, facts([record for group in groups for record in group[-1]]), options.folder)
+    screen = Console(markup=False, highlight=False)
+    if not screen.is_terminal:
+        screen.width = PIPE_WIDTH
+    for chapter in found:
+        screen.print(*text.chapter(chapter, screen), sep="\n")
+    screen.print(LEGEND)
+    screen.print(f"Wrote {options.folder / 'report.html'}, with Markdown and figures next to it.", soft_wrap=True)
+    return 0

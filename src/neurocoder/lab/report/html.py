@@ -1,0 +1,119 @@
+"""One self-contained page: tables, figures and style."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from .cells import LEGEND, clear, numeric, ours, text
+from .chapter import Chapter, Picture, slug
+from .sections import Cell, Ours, Section, Table
+
+TITLE = "Neurocoder: our results and the paper's"
+STYLE = """
+:root { --paper: #fdfdfc; --ink: #1d2126; --faint: #5c6570; --line: #d9dce0; --tint: #f2f4f6; --link: #0b5cad }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #15181c; --ink: #e4e7ea; --faint: #9aa4af; --line: #363c44; --tint: #1f242a; --link: #7db7f2 } }
+* { box-sizing: border-box }
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 76rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
+h1 { font-size: 1.7rem; line-height: 1.2 } h2 { margin-top: 3rem; padding-top: 1rem; border-top: 2px solid var(--line) }
+h3 { margin-top: 2.2rem } h1, h2, h3 { text-wrap: balance } a, summary { color: var(--link) }
+p, li, figcaption { max-width: 44rem } .note, figcaption, .interval { color: var(--faint) }
+.note, figcaption { margin: .4rem 0 1.6rem; font-size: .92rem }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .92rem }
+dt { color: var(--faint) } dd { margin: 0; overflow-wrap: anywhere }
+nav ul { padding-left: 1.2rem } code, pre { font: .88em/1.5 ui-monospace, Menlo, Consolas, monospace }
+pre { padding: .7rem .9rem; background: var(--tint); border-radius: 6px } summary { cursor: pointer }
+pre, .scroll { overflow-x: auto } :focus-visible { outline: 2px solid var(--link) }
+table { margin-top: 1.2rem; border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
+caption { padding-bottom: .4rem; text-align: left; font-weight: 600 }
+th, td { padding: .35rem 0 .35rem .9rem; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
+th { vertical-align: bottom; font-weight: 600 } thead th { border-bottom: 2px solid var(--line); white-space: normal }
+tbody th { max-width: 20rem; font-weight: 400; white-space: normal }
+th:first-child { padding-left: 0 } .number { text-align: right }
+tbody th, td { vertical-align: top } .interval { display: block; font-size: .8em; line-height: 1.3 }
+figure { margin: 1.2rem 0 } img { display: block; width: 100%; min-width: 38rem; background: #fff; border-radius: 4px }
+@media (max-width: 44rem) { h1 { font-size: 1.4rem } h3 { margin-top: 1.6rem } tbody th { max-width: 8rem } }
+"""
+
+
+def words(plain: str) -> str:
+    """Plain text with `code` as HTML."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(plain))
+
+
+def box(content: Cell, kind: str) -> str:
+    """A cell, its interval below the number."""
+    number, rest = ours(content) if isinstance(content, Ours) else (text(content), "")
+    shown = f"<strong>{words(number)}</strong>" if clear(content) else words(number)
+    return f"<td{kind}>{shown}" + (f'<span class="interval">{rest}</span>' if rest else "") + "</td>"
+
+
+def grid(table: Table) -> str:
+    """A table that scrolls sideways if it is too wide."""
+    columns = range(len(table.headings))
+    kinds = [' class="number"' if numeric(table, column) else "" for column in columns]
+    heads = "".join(f'<th scope="col"{kinds[column]}>{words(table.headings[column])}</th>' for column in columns)
+    rows = ""
+    for row in table.rows:
+        others = "".join(box(row[column], kinds[column]) for column in columns[1:])
+        rows += f'<tr><th scope="row">{words(text(row[0]))}</th>{others}</tr>\n'
+    note = f'\n<p class="note">{words(table.caption)}</p>' if table.caption else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
+        f"<caption>{words(table.title)}</caption>\n"
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>{note}"
+    )
+
+
+def figure(picture: Picture, caption: str) -> str:
+    """A figure inside the page."""
+    source = f"data:image/svg+xml;base64,{b64encode(picture.svg).decode()}"
+    image = f'<img alt="{escape(caption)}" src="{source}">'
+    return f'<figure><div class="scroll" tabindex="0">{image}</div><figcaption>{words(caption)}</figcaption></figure>'
+
+
+def anchor(chapter: Chapter, section: int | None = None) -> str:
+    """The anchor of a chapter or section."""
+    return slug(chapter.experiment, chapter.preset) + ("" if section is None else f"-{section + 1}")
+
+
+def contents(chapters: Sequence[Chapter]) -> Iterator[str]:
+    """Links to every chapter and section."""
+    for chapter in chapters:
+        titles = enumerate(section.title for section in chapter.sections)
+        parts = "".join(f'<li><a href="#{anchor(chapter, i)}">{words(title)}</a></li>' for i, title in titles)
+        head = f"{words(chapter.title)}, preset {words(chapter.preset)}"
+        yield f'<li><a href="#{anchor(chapter)}">{head}</a><ul>{parts}</ul></li>'
+
+
+def part(section: Section, chapter: Chapter, place: str) -> Iterator[str]:
+    """One section."""
+    yield f'<h3 id="{place}">{words(section.title)}</h3>'
+    yield from (figure(chapter.pictures[plot.name], plot.caption) for plot in section.plots)
+    yield from (f"<p>{words(paragraph)}</p>" for paragraph in section.text)
+    yield from map(grid, section.tables)
+
+
+def page(chapters: Sequence[Chapter], facts: dict[str, str]) -> str:
+    """The whole page; `facts` go to its end."""
+    body = [f"<h1>{TITLE}</h1>", f"<p>{words(LEGEND)}</p>"]
+    body += ['<nav aria-label="Contents"><ul>', *contents(chapters), "</ul></nav>", "<main>"]
+    for chapter in chapters:
+        body.append(f'<h2 id="{anchor(chapter)}">{words(chapter.title)}, preset {words(chapter.preset)}</h2>')
+        for number, section in enumerate(chapter.sections):
+            body += part(section, chapter, anchor(chapter, number))
+        body.append(f"<details><summary>To reproduce</summary><p>{words(chapter.origin)}</p>")
+        body.append(f'<pre tabindex="0">{escape(chr(10).join(chapter.commands))}</pre></details>')
+    body += ["</main>", "<footer><h2>About this page</h2><dl>"]
+    body += [f"<dt>{words(name)}</dt><dd>{words(fact)}</dd>" for name, fact in facts.items()]
+    body.append("</dl></footer>")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{TITLE}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+    )

@@ -1,0 +1,67 @@
+"""Sections as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .cells import LEGEND, clear, numeric, text
+from .chapter import Chapter, Picture
+from .sections import Cell, Section, Table
+
+SPECIAL = re.compile(r"(`[^`]*`)|([\\*<~\[\]`]|(?<![^\W_])_|_(?![^\W_]))")
+"""Code, which is left as it is, or a character that is Markdown syntax; `_` inside a word is not."""
+
+
+def escape(words: str) -> str:
+    """Plain text with `code`, escaped for Markdown."""
+    return SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", words)
+
+
+def box(cell: Cell) -> str:
+    """A cell; a clear difference is bold."""
+    shown = escape(text(cell)).replace("|", "\\|")
+    return f"**{shown}**" if clear(cell) else shown
+
+
+def grid(table: Table) -> list[str]:
+    """Title, rows and caption."""
+    rules = ["---:" if numeric(table, column) else "---" for column in range(len(table.headings))]
+    rows = [f"| {' | '.join(map(box, row))} |" for row in (table.headings, *table.rows)]
+    rows.insert(1, f"|{'|'.join(rules)}|")
+    return [f"**{escape(table.title)}**", "\n".join(rows), *([escape(table.caption)] if table.caption else [])]
+
+
+def section(content: Section, pictures: Mapping[str, Picture]) -> list[str]:
+    """Blocks of one section. Figures are PNG here; the HTML page has them as SVG, which take as much again."""
+    blocks = [f"### {escape(content.title)}"]
+    for plot in content.plots:
+        stem, caption = f"images/{pictures[plot.name].stem}", escape(plot.caption)
+        blocks += [f"![{caption}]({stem}.png)", f"*{caption}*"]
+    blocks += map(escape, content.text)
+    for table in content.tables:
+        blocks += grid(table)
+    return blocks
+
+
+def page(chapters: Sequence[Chapter]) -> str:
+    """One experiment's page."""
+    blocks = [f"# {escape(chapters[0].title)}", f"Built from the records by `neurocoder report`. {LEGEND}"]
+    for chapter in chapters:
+        blocks.append(f"## Preset {escape(chapter.preset)}")
+        for part in chapter.sections:
+            blocks += section(part, chapter.pictures)
+        blocks += ["### To reproduce", escape(chapter.origin), "\n".join(["```sh", *chapter.commands, "```"])]
+    return "\n\n".join(blocks) + "\n"
+
+
+def figures(shown: str) -> list[str]:
+    """The figures that a page shows, as paths from its folder."""
+    return re.findall(r"\]\((images/[\w.-]+\.png)\)", shown)
+
+
+def index(title: str, pages: Mapping[Path, str]) -> str:
+    """The page that links to others, by path and first line."""
+    links = "\n".join(f"- [{line.removeprefix('# ')}]({path.as_posix()})" for path, line in pages.items())
+    return f"# {title}\n\nOur results next to the paper's, built from the records by `neurocoder report`.\n\n{links}\n"

@@ -1,0 +1,1 @@
+"""Running experiments: options, jobs, sweeps, and where they run."""

@@ -1,0 +1,171 @@
+"""The progress of a sweep: bars on a terminal, else a line for each run that ends and for each minute of one."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Task as Row
+from rich.text import Text
+
+from ..records.record import Record
+from .runs import Outcome, Unit
+
+NAMED = 5
+"""Failed runs that the last line names; each already had its own line."""
+
+EVERY = 60.0
+"""Seconds between the lines of a run."""
+
+
+def summary(record: Record) -> str:
+    """A finished run in one line."""
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in list(record.metrics.items())[:5])
+    loss = f", loss {record.history[-1]['loss']:.4g}" if "loss" in record.history[-1] else ""
+    return f"{record.variant} seed {record.seed}: {metrics}{loss}, {record.seconds:.1f} s"
+
+
+class Display:
+    """Plain output: a line for each run that ended, one a minute for those that go on, and a summary. Counts the
+    outcomes."""
+
+    mute = False
+    """Whether another process of the same run prints."""
+
+    def __init__(self, total: int, skipped: int) -> None:
+        self.total, self.skipped, self.finished, self.others = total, skipped, 0, 0
+        """Units to run; runs skipped, finished, and left to other processes."""
+        self.failures: dict[str, str] = {}
+        self.begun = time.monotonic()
+        self._said: dict[str, float] = {}
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        if not self.mute:
+            print(text, flush=True)
+
+    def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
+        """A unit has reached this step; `shown` is text to show beside it."""
+        name, now = str(unit), time.monotonic()
+        if now - self._said.setdefault(name, now) >= EVERY:
+            self._said[name] = now
+            self.line(", ".join(filter(None, [f"{name}: {step:,} of {steps:,}", shown])))
+
+    def done(self, unit: Unit, outcome: Outcome) -> None:
+        """A unit has ended."""
+        for record in outcome.records:
+            self.finished += 1
+            self.line(summary(record))
+        for seed, reason in outcome.failures.items():
+            self._fail(f"{unit.variant} seed {seed}", reason)
+
+    def elsewhere(self, unit: Unit) -> None:
+        """A unit is trained by another process."""
+        self.others += len(unit.seeds)
+
+    def failed(self, unit: Unit, reason: str) -> None:
+        """A unit has failed."""
+        self._fail(str(unit), reason)
+
+    def _fail(self, name: str, reason: str) -> None:
+        alike = next((other for other, known in self.failures.items() if known == reason), None)
+        self.failures[name] = reason
+        self.line(f"{name} failed: {reason if alike is None else f'as {alike}'}")
+
+    def conclude(self) -> str:
+        """The sweep in one line."""
+        counts = [f"{self.finished} finished"]
+        counts += [f"{self.skipped} finished before"] if self.skipped else []
+        counts += [f"{self.others} left to another process"] if self.others else []
+        names = list(self.failures)
+        names = names if len(names) <= NAMED else [*names[:NAMED], f"and {len(names) - NAMED} more"]
+        counts += [f"{len(self.failures)} failed ({', '.join(names)})"] if names else []
+        return f"{', '.join(counts)}, {time.monotonic() - self.begun:.1f} s"
+
+
+class _Speed(ProgressColumn):
+    """Steps per second."""
+
+    def render(self, task: Row) -> Text:
+        """The text, as rich expects it."""
+        return Text(f"{task.speed:.0f} steps/s" if task.fields["steps"] and task.speed else "", "dim")
+
+
+class Bars(Display):
+    """On a terminal: a bar for each running unit, and one for the sweep."""
+
+    def __init__(self, total: int, skipped: int) -> None:
+        super().__init__(total, skipped)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[shown]}"),
+            _Speed(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=Console(),
+            speed_estimate_period=120,
+        )
+        self._rows: dict[str, TaskID] = {}
+        self._shares: dict[str, float] = {}
+        self._ended = 0
+        self._sweep = self._bars.add_task("sweep", total=total, count="", shown="", steps=False)
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for row in (*self._rows.values(), self._sweep):
+            self._bars.remove_task(row)
+        self._bars.stop()
+
+    def line(self, text: str) -> None:
+        self._bars.console.print(text, markup=False, highlight=False)
+
+    def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
+        name = str(unit)
+        if name not in self._rows:
+            self._rows[name] = self._bars.add_task(name, total=steps, count="", shown="", steps=True)
+        self._bars.update(self._rows[name], completed=step, count=f"{step:,}/{steps:,}", shown=shown)
+        self._shares[name] = step / steps
+        self._advance()
+
+    def done(self, unit: Unit, outcome: Outcome) -> None:
+        self._close(unit)
+        super().done(unit, outcome)
+
+    def elsewhere(self, unit: Unit) -> None:
+        self._close(unit)
+        super().elsewhere(unit)
+
+    def failed(self, unit: Unit, reason: str) -> None:
+        self._close(unit)
+        super().failed(unit, reason)
+
+    def _close(self, unit: Unit) -> None:
+        if (row := self._rows.pop(str(unit), None)) is not None:
+            self._bars.remove_task(row)
+        self._shares.pop(str(unit), None)
+        self._ended += 1
+        self._advance()
+
+    def _advance(self) -> None:
+        completed = self._ended + sum(self._shares.values())
+        self._bars.update(self._sweep, completed=completed, count=f"{self._ended}/{self.total}")
+
+
+def display(total: int, skipped: int, first: bool = True) -> Display:
+    """The display that suits the output; only the first of several processes prints."""
+    found = Bars(total, skipped) if first and sys.stdout.isatty() else Display(total, skipped)
+    found.mute = not first
+    return found

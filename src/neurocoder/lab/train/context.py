@@ -1,0 +1,228 @@
+"""What a run gets from the lab: its settings and device, what was saved, and where to report."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from numbers import Real
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+import neurocoder as nc
+from neurocoder.layer.base import coded_layers
+
+from ..records.checkpoint import Checkpoint
+from ..records.record import OWN
+
+AGREE_EVERY = 16
+"""Processes agree on whether to save or stop once per this many steps: every step would be slow."""
+REPORT_EVERY = 0.5
+"""Seconds between progress reports."""
+
+Shown = float | Tensor | Callable[[], float]
+"""A number to show beside the progress; a function is called only when it is shown."""
+
+
+class TrainingError(RuntimeError):
+    """A run that cannot continue; raised in all processes that share it."""
+
+
+class Interrupted(Exception):
+    """A run that was stopped by a signal, and saved if possible."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
+
+
+@dataclass
+class Guard:
+    """What may stop, save or watch a running run."""
+
+    stopped: Callable[[], int] = lambda: 0
+    """The stop signal, or 0."""
+    save: Callable[[Checkpoint], None] | None = None
+    interval: float = math.inf
+    """Seconds between saves."""
+    report: Callable[[int, int, str], None] | None = None
+    """Receives progress: step, total steps, and numbers to show."""
+
+
+@dataclass
+class Seed:
+    """What is known about the run of one seed."""
+
+    history: list[dict[str, float]] = field(default_factory=list)
+    observations: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, int] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    """The config of each coded layer, by name."""
+    failure: str | None = None
+
+
+class Context:
+    """One run of an experiment, or one for each of several seeds that are trained as one stacked model.
+
+    `run(context)` trains as it likes. It logs metrics, saves its state when `should_save` says so, and starts from
+    `restored`; docs/lab.md has complete examples.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        variant: str,
+        seeds: tuple[int, ...],
+        fabric: Fabric,
+        loop: str = "plain",
+        *,
+        source: str = "",
+        identity: Mapping[str, Any] | None = None,
+        start: Checkpoint | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        self.config, self.variant, self.seeds = config, variant, seeds
+        self.fabric = fabric
+        """Precision, and the processes that share the run."""
+        self.device: torch.device = fabric.device
+        self.loop = loop
+        """`plain`, `graph` or `stacked`."""
+        self.runs = {seed: Seed() for seed in seeds}
+        self.sources = [source]
+        """Hashes of the source that the run's parts were made with."""
+        self._identity, self._guard, self._start = dict(identity or {}), guard or Guard(), start
+        self._earlier, self._calls, self._signal, self._rewound = 0.0, 0, 0, False
+        self._begun = self._saved = self._reported = time.monotonic()
+        if start is not None:
+            self._earlier = start.seconds
+            self.sources = list(dict.fromkeys([*start.sources, *self.sources]))
+            self.runs = {seed: Seed(**run) for seed, run in zip(seeds, start.runs, strict=True)}
+
+    @property
+    def seed(self) -> int:
+        """The seed of a run that has only one."""
+        if len(self.seeds) > 1:
+            raise ValueError(f"the run must handle each of context.seeds, got {self.seeds}")
+        return self.seeds[0]
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all parts of the run until now."""
+        return self._earlier + time.monotonic() - self._begun
+
+    @property
+    def restored(self) -> dict[str, Any] | None:
+        """What was last saved, tensors on the CPU; None at the start of a run. Read it when the model is built: the
+        first reading also sets torch's random generators to where they were."""
+        if self._start is None:
+            return None
+        state = dict(self._start.state)
+        generators = state.pop("generators")
+        if not self._rewound:
+            self._rewound = True
+            _set_generators(generators, self.device)
+        return state
+
+    def restore(self, **objects: Any) -> dict[str, Any] | None:
+        """Load what was saved under these names into modules, optimisers and the like; returns all that was saved, or
+        None at the start of a run."""
+        state = self.restored
+        for name, entry in objects.items() if state is not None else ():
+            assert state is not None
+            entry.load_state_dict(state[name])
+        return state
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run was asked to stop. `save` then ends it, so most runs ask only `should_save`."""
+        return bool(self._signal or self._guard.stopped())
+
+    @property
+    def should_save(self) -> bool:
+        """Whether to `save` now: it is time to, or the run was asked to stop. Ask once per step."""
+        signal = self._guard.stopped()
+        due = time.monotonic() - self._saved > self._guard.interval
+        if self.fabric.world_size > 1:
+            self._calls += 1
+            if self._calls % AGREE_EVERY:
+                return False
+            wish = torch.tensor([signal, int(due and self.fabric.is_global_zero)], device=self.device)
+            signal, due = cast(Tensor, self.fabric.all_reduce(wish, reduce_op="max")).tolist()
+        self._signal = signal
+        return bool(signal or due)
+
+    def save(self, **state: Any) -> None:
+        """Write a checkpoint: tensors, numbers, strings, nested lists and dicts, and what has a `state_dict`. Torch's
+        random generators are added. If the run was asked to stop, this ends it by an exception."""
+        if "generators" in state:
+            raise ValueError("save must not be given 'generators', where torch's random generators are kept")
+        if self._guard.save is not None and self.fabric.is_global_zero:
+            runs = [asdict(run) for run in self.runs.values()]
+            state = {**state, "generators": _generators(self.device)}
+            self._guard.save(Checkpoint(self._identity, runs, self.seconds, self.sources, state))
+        self._saved = time.monotonic()
+        if signal := self._signal or self._guard.stopped():
+            raise Interrupted(signal)
+
+    def progress(self, step: int, steps: int, **shown: Shown) -> None:
+        """Show how far the run is, at most twice a second."""
+        now = time.monotonic()
+        if self._guard.report is not None and now - self._reported > REPORT_EVERY:
+            self._reported = now
+            found = {name: value() if callable(value) else value for name, value in shown.items()}
+            numbers = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
+            self._guard.report(step, steps, ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
+
+    def log(self, step: int, /, *, seed: int | None = None, **metrics: Any) -> None:
+        """Add an entry to the history. The metrics of the last one are the result of the run; `loss`, the mean
+        training loss since the entry before, is kept apart."""
+        for name, value in metrics.items():
+            if name == "step":
+                raise ValueError("a metric must not be named 'step'")
+            if not isinstance(value, Real):
+                raise ValueError(f"metrics must be numbers (.item() of a tensor), got {value!r} as {name!r}")
+        numbers = {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
+        self._of(seed).history.append({"step": step, **numbers})
+
+    def describe(self, model: nn.Module, *, seed: int | None = None) -> None:
+        """Keep the model's number of parameters and the config of each coded layer for the record."""
+        run = self._of(seed)
+        run.parameters = nc.count_parameters(model)
+        run.model = {name: asdict(layer.config) for name, layer in coded_layers(model).items()}
+
+    def observe(self, observations: Mapping[str, Any], *, seed: int | None = None) -> None:
+        """Keep what the figures need: numbers, strings and nested lists."""
+        self._of(seed).observations |= observations
+
+    def fail(self, reason: str, *, seed: int | None = None) -> None:
+        """Give up this seed; the others go on. A run with one seed may as well raise an error."""
+        self._of(seed).failure = reason
+
+    def _of(self, seed: int | None) -> Seed:
+        seed = self.seed if seed is None else seed
+        if seed not in self.runs:
+            raise ValueError(f"seed must be among {self.seeds}, and no metric can be named so, got {seed!r}")
+        return self.runs[seed]
+
+
+def final(history: list[dict[str, float]]) -> dict[str, float]:
+    """The metrics of the last entry."""
+    return {name: value for name, value in history[-1].items() if name not in OWN}
+
+
+def _generators(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's random generators."""
+    found = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def _set_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

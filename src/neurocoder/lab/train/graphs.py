@@ -1,0 +1,38 @@
+"""A training step as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from lightning_fabric import Fabric
+
+from .capture import Captured
+from .loop import Learner, Stepper
+from .spec import Task
+
+
+class GraphStepper(Stepper):
+    """Takes the steps by replaying a graph; the learning rates of all steps are on the device.
+
+    On a CPU the same operations run uncaptured.
+    """
+
+    def __init__(self, learner: Learner, tasks: Sequence[Task], fabric: Fabric) -> None:
+        super().__init__(learner, tasks, fabric)
+        factors = [self._task.schedule(step) for step in range(self._task.steps)]
+        self._factors = torch.tensor(factors, dtype=torch.float32, device=fabric.device)
+        # State and learning rates on the device; fused, since only fused SGD reads the rate there.
+        wanted = {"capturable": True, "fused": True, "foreach": False}
+        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
+            group |= {name: value for name, value in wanted.items() if name in group}
+            group["lr"] = torch.tensor(rate, dtype=torch.float32, device=fabric.device)
+        self._captured = Captured(fabric.device)
+
+    def _prepare(self) -> None:
+        factor = self._factors.index_select(0, self.clock.view(1)).view(())
+        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
+            group["lr"].copy_(factor * rate)
+
+    def _operations(self) -> None:
+        self._captured(super()._operations, before=self.optimiser.zero_grad)
