@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as tnf
 
 from ..layer.conv import CodedConv
 from .config import GrowingConfig
-from .functional import blended
+from .functional import Reading, blended
 from .layer import GrowingLayer
-from .notes import noted
+from .notes import attach_stats
 
 
 class _GrowingConv(CodedConv, GrowingLayer):
@@ -62,7 +60,7 @@ class _GrowingConv(CodedConv, GrowingLayer):
         self.record_programs(reading, leading)
         images, padding = self._pad(x if leading else x.unsqueeze(0))
         y = self._execute(images, padding, blended(self.memory.U, reading), reading)
-        y = noted(y, self.noting(reading, z))
+        y = attach_stats(y, self.make_stats(reading, z))
         convolve = type(self).convolve
         if self.R is not None:
             y = y + convolve(images, self.R, self.bias, self.stride, padding, self.dilation)
@@ -70,7 +68,7 @@ class _GrowingConv(CodedConv, GrowingLayer):
             y = y + self.bias.to(y.dtype).view(-1, *[1] * self.spatial)
         return y if leading else y.squeeze(0)
 
-    def _execute(self, images: Tensor, padding: tuple[int, ...] | str, u: Tensor, reading: Any) -> Tensor:
+    def _execute(self, images: Tensor, padding: tuple[int, ...] | str, u: Tensor, reading: Reading) -> Tensor:
         """`sum_r (u_r * x) v_r`: one grouped convolution, in which each image is a group."""
         count, rank = len(images), self.config.rank
         if count == 0:  # a convolution without groups; it still reaches every parameter

@@ -17,9 +17,9 @@ from ..ops.backend import is_exporting, is_transformed
 from ..program import start as initialisation
 from .capacity import set_capacity
 from .config import GrowingConfig
-from .functional import blended, has_kernel
-from .memory import GrowingMemory, Reading
-from .notes import Note, note_of
+from .functional import Reading, blended, has_kernel
+from .memory import GrowingMemory
+from .notes import BackwardStats
 
 
 class GrowingPrograms(NamedTuple):
@@ -140,21 +140,24 @@ class GrowingLayer(CodedLayer):
         """Which slots the inputs use, the controls z (N, d_z), and the leading dimensions."""
         rows, leading = self.rows(x, control)
         z, length = rows.detach(), None
+        uses_kernels = has_kernel(z, self.memory.U, self.config.top_k)
         if control is None:
-            if has_kernel(z, self.memory.capacity, self.config.rank, self.config.top_k):
+            if uses_kernels:
                 from .kernels import centred
 
                 z, length = centred(z)
             else:
                 z = z - z.mean(dim=-1, keepdim=True)
-        return self.memory(z, length), z, leading
+        return self.memory(z, length, uses_kernels), z, leading
 
-    def noting(self, reading: Reading, z: Tensor) -> Callable[[], Note] | None:
-        """In training: makes what the backward of this call notes for `nc.grow`."""
+    def make_stats(self, reading: Reading, z: Tensor) -> Callable[[], BackwardStats] | None:
+        """In training: makes what the backward of this call adds to the notes for `nc.grow`."""
         learns = self.memory.U.requires_grad or self.memory.V.requires_grad
         if not (self.training and learns and torch.is_grad_enabled()) or is_exporting():
             return None
-        return None if is_transformed() or z.is_meta or len(z) == 0 else partial(note_of, self.memory, reading, z)
+        if is_transformed() or z.is_meta or len(z) == 0:
+            return None
+        return partial(self.memory.backward_stats, reading, z)
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> GrowingPrograms:
         """Which slots these inputs use; leading dimensions are the control's (or the input's)."""
@@ -199,7 +202,7 @@ class GrowingLayer(CodedLayer):
         if isinstance(saved, Tensor) and saved.dim() == 3 and saved.shape[1:] == self.memory.U.shape[1:]:
             if len(saved) != self.memory.capacity:
                 set_capacity(self, len(saved))
-            self.memory.at_most = len(saved)
+            self.memory.written_bound = len(saved)
             self.memory.notes.clear()
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

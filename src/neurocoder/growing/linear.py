@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
+import torch
 from torch import Tensor
 
-from ..baselines.conditional import Options
 from ..layer.linear import CodedLinear
 from .config import GrowingConfig
 from .functional import execute
@@ -22,6 +20,8 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         bias: add a learned bias, the same for all inputs.
         growing: the memory.
         control_dim: width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does.
+        device: of the parameters; None: torch's default.
+        dtype: of the parameters; None: torch's default.
 
     Example:
         >>> layer = nc.GrowingLinear(8, 4, growing=nc.GrowingConfig(slots=16))
@@ -40,11 +40,22 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         out_features: int,
         bias: bool = True,
         growing: GrowingConfig | None = None,
-        **options: Unpack[Options],
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        given: Options = {"control_dim": None, "device": None, "dtype": None, **options}
         shape = self.set_sizes(in_features, out_features)
-        GrowingLayer.__init__(self, shape, self.in_features, bias=bias, growing=growing, **given)
+        GrowingLayer.__init__(
+            self,
+            shape,
+            self.in_features,
+            bias=bias,
+            growing=growing,
+            control_dim=control_dim,
+            device=device,
+            dtype=dtype,
+        )
 
     def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`y = sum_r ((w.U_r) x) (w.V_r) [+ R x] + bias`.
@@ -58,8 +69,8 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         """
         reading, z, leading = self.read(x, self.resolve_control(control))
         self.record_programs(reading, leading)
-        banks, noting = (self.memory.U, self.memory.V), self.noting(reading, z)
-        y = execute(self.grouped(x, z, leading), *banks, reading, self.R, self.bias, noting)
+        banks, make_stats = (self.memory.U, self.memory.V), self.make_stats(reading, z)
+        y = execute(self.grouped(x, z, leading), *banks, reading, self.R, self.bias, make_stats)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
