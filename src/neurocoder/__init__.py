@@ -21,7 +21,6 @@ from .layer.control import control
 from .layer.conv import Conv1d, Conv2d
 from .layer.linear import CodedLinear
 from .ops.backend import backend
-from .parameters import count_parameters, parameter_groups
 from .program.controller import ProgramController
 from .program.layer import ProgramLayer, Programs
 from .program.linear import Linear
@@ -29,7 +28,7 @@ from .program.memory import ProgramMemory
 from .surgery.plan import Plan, plan
 from .surgery.recode import recode, restore
 from .surgery.registry import register
-from .training import auxiliary_loss, orthogonal_loss
+from .training import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
 from .version import __version__
 
 __all__ = [

@@ -289,16 +289,25 @@ def require_size(owner: str, name: str, value: Any) -> int:
     return size
 
 
-def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
-    """The coded layers of these modules by name, each once even if it is shared."""
-    found: dict[str, CodedLayer] = {}
+def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
+    """The coded layers of these modules, each once even if it is shared. No names, so it is quick in every step."""
     seen: set[int] = set()
     for module in modules:
-        for name, child in module.named_modules():
-            if hasattr(child, "original_module") and hasattr(child, "modules_to_save"):
+        for child in module.modules():
+            if "original_module" in child._modules and "modules_to_save" in child._modules:
                 # PEFT's wrapper trains a copy and keeps the original, which is not called.
                 seen.update(map(id, child.original_module.modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
-                found[name if name not in found else f"{name}#{len(found)}"] = child
+                yield child
+
+
+def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
+    """The coded layers of these modules by name, each once even if it is shared."""
+    unnamed = {id(layer): layer for layer in each_coded_layer(*modules)}
+    found: dict[str, CodedLayer] = {}
+    for module in modules:
+        for name, child in module.named_modules():
+            if id(child) in unnamed:
+                found[name if name not in found else f"{name}#{len(found)}"] = unnamed.pop(id(child))
     return found
