@@ -123,7 +123,7 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     for layer in layers:
         for part, numbers in layer.stored().items():
             counts[part] += numbers
-    written = [numbers for layer in layers if (numbers := layer.written_numbers()) is not None]
+    written = [count for layer in layers if (count := layer.written_numbers()) is not None]
     return {**counts, "total": sum(counts.values()), **({"written": sum(written)} if written else {})}
 
 
