@@ -11,16 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neurocoder as nc
-from neurocoder.growing import GrowingConfig, GrowingConv2d, GrowingLayer, GrowingLinear, reference
-from neurocoder.inspect import record as trace
-
-
-@pytest.fixture
-def recordable(monkeypatch):
-    """Lets `nc.record` see growing layers until `trace` does by itself."""
-    kind = getattr(trace, "ProgramLayer", None)
-    if kind is not None and not issubclass(GrowingLayer, kind):
-        monkeypatch.setattr(trace, "ProgramLayer", (kind, GrowingLayer))
+from neurocoder.growing import GrowingConfig, GrowingConv2d, GrowingLinear, reference
 
 
 def pytest_generate_tests(metafunc):
@@ -363,7 +354,7 @@ def test_save_and_load_into_a_plain_model(tmp_path):
     torch.optim.SGD(loaded.parameters(), 0.1)
 
 
-def test_record_tells_which_slots_are_used_and_when_they_were_written(recordable):
+def test_record_tells_which_slots_are_used_and_when_they_were_written():
     model, x = nn.Sequential(filled("linear", 2), nn.Linear(3, 2)), batch("linear")
     with nc.record(model) as recording:
         model(x)

@@ -170,8 +170,9 @@ class GrowingLayer(CodedLayer):
 
     def record_programs(self, reading: Reading, leading: torch.Size) -> None:
         """Keep which slots this call uses if `nc.record` asked for it."""
-        if self.recorded is not None:
-            self.recorded.append(self._described(reading, leading))
+        recorder = self.recorded  # another thread may end its block meanwhile
+        if recorder is not None:
+            recorder.append(self._described(reading, leading))
 
     def working_programs(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
         """`W_t` (N, d_in, d_out) of each input, and the leading dimensions. For inspection."""

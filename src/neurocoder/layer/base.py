@@ -130,7 +130,7 @@ class CodedLayer(nn.Module):
         self.config, self.weight_shape = config, weight_shape
         self.control_dim = None if control_dim is None else require_size(name, "control_dim", control_dim)
         self.ambient_control: Any = None  # see `ambient`
-        self.recorded: list[Any] | None = None
+        self.recorded: Any = None  # what `nc.record` appends to
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: everything but what `nc.control` and `nc.record` set temporarily."""

@@ -190,9 +190,10 @@ class ProgramLayer(CodedLayer):
 
     def record_programs(self, x: Tensor, control: Tensor | None) -> None:
         """Keep the programs of this call if `nc.record` asked for them."""
-        if self.recorded is not None:
+        recorder = self.recorded  # another thread may end its block meanwhile
+        if recorder is not None:
             with torch.no_grad():
-                self.recorded.append(self.programs(x, control).detach())
+                recorder.append(self.programs(x, control).detach())
 
     def working_programs(self, programs: Programs) -> Tensor:
         """`W_t` (..., d_in, d_out) of composed programs. For inspection."""
