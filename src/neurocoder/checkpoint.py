@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, spread
 from .layer.base import CodedLayer
-from .layer.config import Config
+from .layer.config import Config, kind_of
 from .ops.compiled import uncompiled
 from .surgery.recode import swap, warn_of_optimisers
-from .surgery.registry import config_types, kind_for
+from .surgery.registry import configs_named, kind_for
 from .surgery.targets import Model, modules_by_name, require_module
 from .version import __version__
 
@@ -256,11 +256,13 @@ def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor], int]:
 
 
 def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
-    kinds = config_types()
     kind = entry["config"]["kind"]
-    if kind not in kinds:
-        raise CheckpointError(f"layer {name!r} was saved with {kind}, which is not registered: see nc.register")
-    return SavedLayer(kinds[kind].from_dict(entry["config"]), entry["control_dim"])
+    candidates = configs_named(kind)
+    if len(candidates) != 1:
+        several = f"may be {' or '.join(map(kind_of, candidates))}: register only the one that is meant"
+        problem = several if candidates else "is not registered: see nc.register"
+        raise CheckpointError(f"layer {name!r} was saved with {kind}, which {problem}")
+    return SavedLayer(candidates[0].from_dict(entry["config"]), entry["control_dim"])
 
 
 Layers = dict[tuple[str, ...], nn.Module]

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from ..layer.base import CodedLayer
-from ..layer.config import Config
+from ..layer.config import Config, kind_of, may_mean
 from ..layer.conv import Conv1d, Conv2d
 from ..layer.linear import CodedLinear
 from ..program.linear import Linear
@@ -107,9 +107,12 @@ def plain_types_for(config: Config) -> list[type[nn.Module]]:
     return [plain for plain, config_type in _registry if config_type is type(config)]
 
 
-def config_types() -> dict[str, type[Config]]:
-    """The configurations of all registered kinds by name."""
-    return {config_type.__name__: config_type for _, config_type in _registry}
+def configs_named(kind: str) -> list[type[Config]]:
+    """The registered configurations that a file may mean by `kind`: more than one if only the class name is known."""
+    known = {kind_of(config_type): config_type for _, config_type in _registry}
+    if kind in known:
+        return [known[kind]]
+    return [config_type for config_type in known.values() if may_mean(kind, config_type)]
 
 
 def _as_linear(plain: Any) -> nn.Linear:
