@@ -31,8 +31,8 @@ from .version import __version__
 FORMAT = 2
 """Version of the layout; newer ones are refused."""
 TENSORS, CONFIG = "neurocoder.safetensors", "neurocoder.json"
-TENSORS_1, CONFIG_1 = "model.safetensors", "config.json"
-"""Their names in format 1, which other libraries use too: such a file may not be ours."""
+TENSORS_1 = "model.safetensors"
+"""The first one's name in format 1, which other libraries use too: such a file may not be ours."""
 _KEY = "neurocoder"
 
 
@@ -58,7 +58,8 @@ class CheckpointError(ValueError):
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Save a model, with or without coded layers, as a folder. An existing checkpoint is replaced atomically.
 
-    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote.
+    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote. So are those of a checkpoint
+    of ours in format 1, `model.safetensors` and `config.json`: they no longer count and may be deleted.
 
     A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
 
@@ -105,7 +106,6 @@ def _write(folder: Path, tensors: dict[str, Tensor], text: str) -> None:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise CheckpointError(f"cannot write the checkpoint {folder}: {error}") from error
-    _remove_format_1(folder)
 
 
 def _flush(file: Path) -> None:
@@ -127,19 +127,6 @@ def _put(temporary: Path, folder: Path) -> None:
         else:
             config.write_bytes(earlier)
         raise
-
-
-def _remove_format_1(folder: Path) -> None:
-    """Remove an old checkpoint of ours in format 1, which is now obsolete; never a file of another library."""
-    with contextlib.suppress(OSError, SafetensorError):
-        with safe_open(folder / TENSORS_1, framework="pt") as content:
-            ours = _KEY in (content.metadata() or {})
-        if ours:
-            (folder / TENSORS_1).unlink()
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        config = json.loads((folder / CONFIG_1).read_text())
-        if isinstance(config, dict) and config.keys() == {"format", "version", "layers", "aliases"}:
-            (folder / CONFIG_1).unlink()
 
 
 def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
