@@ -58,8 +58,8 @@ class CheckpointError(ValueError):
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Save a model, with or without coded layers, as a folder. An existing checkpoint is replaced atomically.
 
-    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote. So are those of a checkpoint
-    of ours in format 1, `model.safetensors` and `config.json`: they no longer count and may be deleted.
+    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote. This includes a checkpoint in
+    format 1 (`model.safetensors`, `config.json`): it is no longer read once there is a new one, and may be deleted.
 
     A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
 

@@ -106,7 +106,7 @@ class CodedLayer(nn.Module):
     control_dim: int | None
     bias: nn.Parameter | None
     template: nn.Module | None = None
-    """The plain layer that `recode` replaced, without values, if `restore` cannot infer it (see `kinds`)."""
+    """The plain layer that `recode` replaced, without values, if `restore` cannot infer it (see `surgery.registry`)."""
 
     def __init__(
         self,

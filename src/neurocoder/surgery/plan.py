@@ -13,7 +13,7 @@ from ..distributed import spread
 from ..layer.base import CodedLayer
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
-from .registry import Kind, kind_for, plain_types_for
+from .registry import LayerSpec, kind_for, plain_types_for
 from .targets import Match, Target, Targets, described, modules_by_name, overview, require_module, select, type_name
 
 
@@ -24,7 +24,7 @@ class Replacement:
     names: tuple[str, ...]
     """All names of the layer; more than one if a module is used twice."""
     plain: nn.Module
-    kind: Kind
+    kind: LayerSpec
     config: Config
     before: int
     after: int

@@ -16,7 +16,7 @@ from ..program.linear import Linear
 from .targets import described
 
 
-class Kind(NamedTuple):
+class LayerSpec(NamedTuple):
     """How plain layers of one type become coded ones."""
 
     coded_type: type[CodedLayer]
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
         return layer
 
 
-_registry: dict[tuple[type[nn.Module], type[Config]], Kind] = {}
+_registry: dict[tuple[type[nn.Module], type[Config]], LayerSpec] = {}
 
 
 def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, transposed: bool = False) -> None:
@@ -83,7 +83,7 @@ def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, trans
         raise ValueError(f"transposed must be True or False, got {transposed!r}")
     if transposed and not issubclass(coded_type, CodedLinear):
         raise ValueError(f"coded_type must be a subclass of neurocoder.CodedLinear if transposed, got {coded_type!r}")
-    _registry[plain_type, config_type] = Kind(coded_type, transposed)
+    _registry[plain_type, config_type] = LayerSpec(coded_type, transposed)
 
 
 for _plain, _coded in (
@@ -97,7 +97,7 @@ for _plain, _coded in (
     register(_plain, _coded)
 
 
-def kind_for(plain: nn.Module, config: Config) -> Kind | None:
+def kind_for(plain: nn.Module, config: Config) -> LayerSpec | None:
     """The kind that replaces `plain` for this config, or None."""
     return _registry.get((type(plain), type(config)))
 
