@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, spread
 from .layer.base import CodedLayer
+from .layer.checks import require_module
 from .layer.config import Config, kind_of
 from .ops.compiled import uncompiled
 from .surgery.recode import swap, warn_of_optimisers
 from .surgery.registry import configs_named, kind_for
-from .surgery.targets import Model, modules_by_name, require_module
+from .surgery.targets import Model, modules_by_name
 from .version import __version__
 
 FORMAT = 2
@@ -58,8 +59,8 @@ class CheckpointError(ValueError):
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Save a model, with or without coded layers, as a folder. An existing checkpoint is replaced atomically.
 
-    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote. This includes a checkpoint in
-    format 1 (`model.safetensors`, `config.json`): it is no longer read once there is a new one, and may be deleted.
+    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote. A checkpoint in format 1
+    (`model.safetensors`, `config.json`) stays too, but is no longer read: it may be deleted.
 
     A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from .layer.base import CodedLayer, each_coded_layer
-from .ops.backend import fuses_orthogonality
+from .layer.checks import require_module
+from .program.dispatch import fuses_orthogonality
 from .program.layer import ProgramLayer
 from .program.memory import ProgramMemory, unsharded
-from .surgery.targets import require_module
 
 PARTS = ("memory", "controller", "residual", "main")
 

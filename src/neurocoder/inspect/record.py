@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from ..layer.base import CodedLayer
+from ..layer.checks import require_module
 from ..ops.compiled import run_uncompiled
-from ..surgery.targets import require_module
+from ..ops.torch_private import current_backward
 
 
 class Recording(Mapping[str, Any]):
@@ -74,7 +75,7 @@ class _Recorder:
         """Keep the programs of a call in each open block around it."""
         if torch.compiler.is_compiling():  # inside a block, and before it nothing was compiled
             blocks = tuple(self.calls)  # compiled code cannot tell threads apart
-        elif torch._C._current_graph_task_id() >= 0:  # in a backward, activation checkpointing repeats the call
+        elif current_backward() >= 0:  # in a backward, activation checkpointing repeats the call
             blocks = ()
         else:
             blocks = _blocks.get()
@@ -103,7 +104,7 @@ def record(model: nn.Module) -> Iterator[Recording]:
     require_module("model", model)
     names_of: dict[CodedLayer, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, CodedLayer) and hasattr(module, "programs"):
+        if isinstance(module, CodedLayer) and module.has_programs:
             names_of.setdefault(module, []).append(_plain_name(name))
     if not names_of:
         raise ValueError("model must have a program layer to record, found none: use nc.recode or nc.Linear first")
