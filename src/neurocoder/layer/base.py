@@ -361,7 +361,13 @@ class CodedLayer(nn.Module):
 
 
 def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
-    """The coded layers of these modules by name, each once even if it is shared."""
+    """The coded layers of these modules by name, each once even if it is shared.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), "2", nc.ProgramConfig())
+        >>> {name: layer.config.slots for name, layer in nc.coded_layers(model).items()}
+        {'2': 30}
+    """
     found: dict[str, CodedLayer] = {}
     seen: set[int] = set()
     for module in modules:

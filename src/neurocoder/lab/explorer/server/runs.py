@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import neurocoder as nc
-from neurocoder.inspect import views
 
 from ...records import store
 from ...records.record import Record
@@ -169,7 +168,7 @@ def panel(title: str, rows: list[str], usage: torch.Tensor, width: int = 1) -> d
         "title": title,
         "rows": rows,
         "usage": rounded(usage),
-        "moved": rounded(views.drift(usage)),
+        "moved": rounded(nc.inspect.drift(usage)),
         "width": width,
     }
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.inspect import views
 
 from .inputs import Batch, Inputs, line
-from .layer import DIGITS, Layer, coded, rounded, rounded_to, told
+from .layer import DIGITS, MEMORIES, Layer, coded, rounded, rounded_to, told
 
 TYPICAL = 12
 """Inputs of a group that are shown."""
@@ -110,7 +109,7 @@ class Study:
         whole = torch.cat([one.detach().cpu().float() for one in shown if one is not None])
         if whole.dim() == 2 and whole.shape[1] < 196:  # rather a table than an image
             return None
-        return views.thumbnails(whole)
+        return nc.inspect.thumbnails(whole)
 
     @cached_property
     def labels(self) -> list[Any] | None:
@@ -217,7 +216,7 @@ class Study:
     def growth(self, layer: Layer) -> dict[str, Any]:
         """When slots were written, and what they serve; slots in order of writing."""
         module: Any = layer.module
-        found = views.written(module)
+        found = nc.inspect.written(module)
         use = layer.attention[:, 0][:, found.slots] if len(found.slots) else layer.attention.new_zeros(1, 0)
         if len(found.slots):
             use = torch.where(layer.finite.unsqueeze(1), use, 0.0)
@@ -267,7 +266,7 @@ class Study:
         except Exception as error:  # of the user's own model
             raise Refused(f"the model fails on this input: {line(error)}") from None
         programs = trace.calls(layer.name)[-1]
-        vector = torch.stack([views.vectors(one, 1) for one in trace.calls(layer.name)]).mean(0)
+        vector = torch.stack([nc.inspect.vectors(one, 1) for one in trace.calls(layer.name)]).mean(0)
         result: dict[str, Any] = {"nearest": [], "group": None, "note": "this program is not finite"}
         if vector.isfinite().all():
             result = {
@@ -305,7 +304,7 @@ class Study:
     def _components(self, layer: Layer, programs: nc.Programs) -> dict[str, Any]:
         """`attention` (3, r, P), `sigma` (r,) and the residual's `gate`, each the mean over positions."""
         config: Any = layer.module.config
-        parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in views.MEMORIES]
+        parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in MEMORIES]
         gate = None if programs.gate is None else rounded_to(float(programs.gate.float().mean()), 4)
         return {
             "attention": told(torch.stack(parts)),
