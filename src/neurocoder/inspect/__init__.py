@@ -4,13 +4,16 @@
 """
 
 from .clusters import Clusters, clusters, silhouette
+from .data import Call, calls
 from .views import Written, attention, by_label, drift, thumbnails, vectors, written
 
 __all__ = [
+    "Call",
     "Clusters",
     "Written",
     "attention",
     "by_label",
+    "calls",
     "clusters",
     "drift",
     "silhouette",

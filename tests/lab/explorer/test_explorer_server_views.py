@@ -260,9 +260,9 @@ def test_lists_of_whole_numbers_are_labels():
 def test_arguments_that_are_named_like_labels_stay_arguments():
     x, y = inputs()
     found = gathered({"input": x, "target": x.flatten(1), "y": torch.zeros(30), "labels": y}, 512)
-    assert set(found.one(0).named) == {"input", "target", "y"}
+    assert set(found.one(0).kwargs) == {"input", "target", "y"}
     assert found.labels.tolist() == y.tolist()
-    assert set(gathered({"target": x}, 512).one(0).named) == {"target"}
+    assert set(gathered({"target": x}, 512).one(0).kwargs) == {"target"}
 
 
 @pytest.mark.parametrize("form", ["tensor", "pair", "list", "loader", "dataset", "numpy", "generator", "dictionary"])
@@ -319,15 +319,15 @@ WRONG = {
     ("own_model:broken", "own_model:inputs"): "--model: own_model:broken failed: ZeroDivisionError: division by zero",
     ("own_model:plain", "own_model:inputs"): "--model has no coded layers: recode it first (nc.recode)",
     ("own_model:build", "own_model:other"): f"--model fails on --data {SHAPE}: ",
-    ("own_model:build", "own_model:number"): "--data own_model:number: it must be a tensor, (x, y), a dictionary or an",
-    ("own_model:build", "own_model:words"): "--data own_model:words: it must be a tensor, (x, y), a dictionary or an",
+    ("own_model:build", "own_model:number"): "--data own_model:number: data must be a tensor, a tuple of arguments, a",
+    ("own_model:build", "own_model:words"): "--data own_model:words: data must be a tensor, a tuple of arguments, a",
     ("own_model:build", "own_model:empty"): "--data own_model:empty: there must be at least one input, got none",
     ("own_model:build", "own_model:uneven"): "--data own_model:uneven: y must have one entry for each of the 4 inputs",
     (
         "own_model:build",
         "own_model:scalar",
     ): "--data own_model:scalar: a batch must be a tensor, (x, y) or a dictionary",
-    ("own_model:build", "own_model:objects"): "--data own_model:objects: a batch must be a tensor, (x, y) or a",
+    ("own_model:build", "own_model:objects"): "--data own_model:objects: data must be a tensor, a tuple of",
     ("own_model:build", "own_model:names"): "--data own_model:names: a dictionary must hold tensors",
     ("own_model:build", "own_model:broken"): "--data: own_model:broken failed: ZeroDivisionError: division by zero",
     ("own_model:build", "own_model:inputs", "--inputs", "0"): "--inputs must be at least 1, got 0",

@@ -106,7 +106,7 @@ class Runs:
     def _sample(self) -> Any:
         """One input as `nc.restore` takes it; its mean weights are overwritten."""
         batch = self.study.inputs.one(0).to(self.study.device)
-        return batch.named or batch.positional
+        return batch.kwargs or batch.args
 
     def _usage(self, model: nn.Module) -> dict[str, torch.Tensor]:
         """By layer, the mean attention over the slots of U (P,)."""

@@ -67,7 +67,7 @@ class Study:
         """The programs of one batch, and the model's output."""
         with self.lock, watching(model), nc.record(model) as trace:
             moved = batch.to(self.device)
-            output = model(*moved.positional, **moved.named)
+            output = model(*moved.args, **moved.kwargs)
         return trace, output
 
     def _watch(self) -> None:
@@ -295,11 +295,8 @@ class Study:
         a, b = first.first, second.first
         if a is None or b is None or not a.is_floating_point() or a.shape != b.shape:
             raise Refused("there is no way between these inputs: they must be numbers of the same shape")
-        others = iter((*second.positional, *second.named.values()))
-        return first._replace(
-            positional=tuple(_mixed(value, next(others), way) for value in first.positional),
-            named={name: _mixed(value, next(others), way) for name, value in first.named.items()},
-        )
+        others = iter((*second.args, *second.kwargs.values()))
+        return first.changed(lambda value: _mixed(value, next(others), way))
 
     def _components(self, layer: Layer, programs: nc.Programs) -> dict[str, Any]:
         """`attention` (3, r, P), `sigma` (r,) and the residual's `gate`, each the mean over positions."""
