@@ -18,7 +18,7 @@ from ...records import store
 from ...records.record import Record
 from .inputs import line
 from .layer import Layer, coded, rounded
-from .study import Refused, Study
+from .study import Study, require_place
 
 FILE = "neurocoder.safetensors"
 """What makes a folder a checkpoint of `nc.save`."""
@@ -61,8 +61,7 @@ class Runs:
 
     def run(self, place: int) -> dict[str, Any]:
         """`panels` of one run: each with `title`, `rows`, `usage` (T, P), how far it `moved` (T - 1,), `width`."""
-        if not 0 <= place < len(self.checkpoints) + len(self.records):
-            raise Refused(f"run must be from 0 to {len(self.checkpoints) + len(self.records) - 1}, got {place}")
+        require_place("run", place, len(self.checkpoints) + len(self.records))
         with self.study.lock:
             if place not in self._known:
                 behind = place - len(self.checkpoints)
