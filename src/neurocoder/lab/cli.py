@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import cast
 
-from ..version import __version__
+from neurocoder import __version__
 
 NEEDED = ("tyro", "rich", "matplotlib", "scipy", "lightning_fabric")
 

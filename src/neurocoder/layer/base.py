@@ -381,7 +381,13 @@ def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
 
 
 def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
-    """The coded layers of these modules by name, each once even if it is shared."""
+    """The coded layers of these modules by name, each once even if it is shared.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), "2", nc.ProgramConfig())
+        >>> {name: layer.config.slots for name, layer in nc.coded_layers(model).items()}
+        {'2': 30}
+    """
     unnamed = {id(layer): layer for layer in each_coded_layer(*modules)}
     found: dict[str, CodedLayer] = {}
     for module in modules:

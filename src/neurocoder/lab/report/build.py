@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from ...version import __version__
+from neurocoder import __version__
+
 from ..experiments import EXPERIMENTS, Experiment, load
 from ..records import store
 from ..records.files import obstacle, replacing

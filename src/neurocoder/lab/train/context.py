@@ -14,7 +14,6 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.layer.base import coded_layers
 
 from ..records.checkpoint import Checkpoint
 from ..records.record import OWN
@@ -192,7 +191,7 @@ class Context:
         """Keep the model's number of parameters and the config of each coded layer for the record."""
         run = self._of(seed)
         run.parameters = nc.count_parameters(model)
-        run.model = {name: asdict(layer.config) for name, layer in coded_layers(model).items()}
+        run.model = {name: asdict(layer.config) for name, layer in nc.coded_layers(model).items()}
 
     def observe(self, observations: Mapping[str, Any], *, seed: int | None = None) -> None:
         """Keep what the figures need: numbers, strings and nested lists."""

@@ -92,9 +92,9 @@ def find(vectors: Array) -> tuple[dict[str, Any], Groups]:
     spread = float(np.sqrt(((vectors - vectors.mean(0)) ** 2).sum(-1).mean()))
     still = spread <= STILL * float(np.linalg.norm(vectors.mean(0)))
     sample = vectors[:: -(-len(vectors) // SAMPLE)]
-    tree, distances = linkage(sample, "ward"), cdist(sample, sample)
+    tree, distances = linkage(sample, "ward"), torch.from_numpy(cdist(sample, sample))
     grouped = {k: group(sample, fcluster(tree, k, "maxclust")) for k in range(2, MOST + 1)}
-    silhouettes = {k: silhouette(distances, groups) for k, groups in grouped.items()}
+    silhouettes = {k: nc.inspect.silhouette(distances, torch.from_numpy(groups)) for k, groups in grouped.items()}
     best = max(silhouettes, key=lambda k: silhouettes[k])
     two = follow(vectors, means_of(sample, grouped[2]))
     return {
@@ -126,25 +126,6 @@ def follow(vectors: Array, centres: Array) -> Groups:
     nearest = np.unique(cdist(vectors, centres).argmin(1), return_inverse=True)[1]
     order = np.argsort(-np.bincount(nearest), kind="stable")
     return np.argsort(order)[nearest]
-
-
-def silhouette(distances: Array, groups: Groups) -> float:
-    """The mean of (b - a) / max(a, b): a the mean distance to one's own group, b to the nearest other group.
-
-    A vector that is alone in its group counts as 0; with one group the result is 0.
-    """
-    kinds, sizes = np.unique(groups, return_counts=True)
-    if len(kinds) < 2:
-        return 0.0
-    own = np.searchsorted(kinds, groups)
-    sums = distances @ np.eye(len(kinds))[own]
-    rows = np.arange(len(groups))
-    a = sums[rows, own] / np.maximum(sizes[own] - 1, 1)
-    others = sums / sizes
-    others[rows, own] = np.inf
-    b = others.min(1)
-    values = (b - a) / np.maximum(np.maximum(a, b), np.finfo(np.float64).tiny)
-    return float(np.where(sizes[own] > 1, values, 0.0).mean())
 
 
 def describe(vectors: Array, groups: Groups) -> dict[str, Any]:
