@@ -12,7 +12,7 @@ from lines import Config, Lines, command, outcome, run, settings
 from neurocoder.lab.records.checkpoint import Checkpoint
 from neurocoder.lab.runner.command import _pending
 from neurocoder.lab.runner.runs import Refused, Setup
-from neurocoder.lab.train.loop import Single, TrainingError
+from neurocoder.lab.train.loop import Stepper, TrainingError
 
 WISH = ("--variants", "program", "--seeds", 0, "--steps", 60, "--pause", 0.02)
 
@@ -60,16 +60,16 @@ class Half:
 def test_each_process_takes_its_rows():
     task = Lines().build(Config(batch=6), "linear", 0, Half.device)
     task.loss = lambda model, batch: batch[0].sum()
-    learner = Single(task, Half())
-    learner.fill(0)
+    stepper = Stepper(task, Half())
+    task.stream.fill(0)
     whole = task.stream.batch(torch.tensor(2))[0]
-    torch.testing.assert_close(learner.losses(torch.tensor(2)), whole[[1, 4]].sum()[None])
+    torch.testing.assert_close(stepper.loss(torch.tensor(2)), whole[[1, 4]].sum())
 
 
 def test_a_batch_that_cannot_be_split_is_refused():
-    learner = Single(Lines().build(Config(batch=8), "linear", 0, Half.device), Half())
+    stepper = Stepper(Lines().build(Config(batch=8), "linear", 0, Half.device), Half())
     with pytest.raises(TrainingError, match="a batch of 8 cannot be split over 3 processes"):
-        learner.losses(torch.tensor(0))
+        stepper.loss(torch.tensor(0))
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -57,9 +57,8 @@ def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record
             def report(step: int, steps: int, shown: str, row: TaskID = row) -> None:
                 progress.update(row, completed=step, total=steps)
 
-            unit = Unit("digits", "digits", "demo", config, variant, (seed,))
-            outcome = perform(unit, setup, fabric, Guard(report=report))
-            (found[title],) = outcome.records
+            unit = Unit("digits", "digits", "demo", config, variant, seed)
+            found[title] = perform(unit, setup, fabric, Guard(report=report))
             progress.update(row, completed=1, total=1)
     return found
 

@@ -34,7 +34,7 @@ def manner(record: Record) -> list[str]:
     usual = "graph" if record.device == "cuda" and record.processes == 1 else "plain"
     return [
         *([] if record.precision == "32-true" else ["--precision", record.precision]),
-        *([] if record.loop == usual else ["--loop", record.loop]),
+        *([] if record.loop in (usual, "stacked") else ["--loop", record.loop]),  # seeds that an older version stacked
         *([] if record.processes == 1 else ["--devices", str(record.processes)]),
     ]
 

@@ -40,8 +40,8 @@ class Record:
     model: dict[str, Any] | None
     """The configuration of each program layer, by its name; None: made before this was recorded."""
     loop: str
-    """How it was trained: `plain`, `graph` (a step is one CUDA graph) or `stacked` (with other seeds, as one model; on
-    a GPU as a graph too)."""
+    """How it was trained: `plain` or `graph` (a step is one CUDA graph); `stacked` (with other seeds, as one model) by
+    an older version."""
     device: str
     precision: str
     processes: int

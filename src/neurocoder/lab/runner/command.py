@@ -68,8 +68,8 @@ class Options:
     """Device to train on."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     """Precision of the computation; parameters stay in float32."""
-    loop: Literal["auto", "plain", "graph", "stacked"] = "auto"
-    """plain: eager; graph: one CUDA graph per step (auto, on a GPU); stacked: all seeds of a variant as one model."""
+    loop: Literal["auto", "plain", "graph"] = "auto"
+    """plain: eager; graph: one CUDA graph per step (auto, on a GPU)."""
     output: Path = Path("runs")
     """Folder for the records."""
     dry_run: bool = False
@@ -113,7 +113,7 @@ class Options:
             raise ValueError(f"{' and '.join(name for name, used in ways if used)} cannot be combined")
         if self.nodes > 1 and not {"MASTER_ADDR", "SLURM_JOB_ID"} & set(os.environ):
             raise ValueError(f"--nodes must be 1 without torchrun or Slurm to join the machines, got {self.nodes}")
-        if self._processes > 1 and self.loop in ("graph", "stacked"):
+        if self._processes > 1 and self.loop == "graph":
             raise ValueError(f"--loop must be plain over several devices, got {self.loop}")
 
     @property
@@ -211,7 +211,11 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
         raise ValueError(f"the name of {arguments[0]} must differ from the built-in ones, got {experiment.name!r}")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", nargs="?", default=next(iter(experiment.presets)))
-    preset = early.parse_known_args(list(arguments))[0].preset
+    early.add_argument("--loop", nargs="?")
+    first = early.parse_known_args(list(arguments))[0]
+    if first.loop == "stacked":
+        raise ValueError("--loop must be auto, plain or graph, got stacked, which is gone: --jobs trains side by side")
+    preset = first.preset
     if preset not in experiment.presets:
         raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {preset!r}")
     config = experiment.presets[preset]
@@ -246,11 +250,10 @@ def run(arguments: Sequence[str]) -> int:
     wanted = chosen.variants or experiment.selections.get(chosen.preset, "*")
     gpu = launch.connect(chosen.cluster) if chosen.cluster and not chosen.dry_run else torch.cuda.is_available()
     setup = chosen.setup(gpu, experiment.loops)
-    groups = [tuple(seeds)] if setup.loop == "stacked" else [(seed,) for seed in seeds]
     units = [
-        Unit(chosen.experiment, experiment.name, chosen.preset, config, variant, group)
+        Unit(chosen.experiment, experiment.name, chosen.preset, config, variant, seed)
         for variant in choose(experiment.variants(config), wanted)
-        for group in groups
+        for seed in seeds
     ]
     return _plan(units, setup) if chosen.dry_run else _sweep(units, setup, chosen)
 
@@ -260,10 +263,8 @@ def _plan(units: Sequence[Unit], setup: Setup) -> int:
     todo = runs.pending(units, dataclasses.replace(setup, dry=True), _note)
     for unit in todo:
         print(unit)
-    count, all_runs = (sum(len(unit.seeds) for unit in some) for some in (todo, units))
-    print(
-        f"{count} of {all_runs} runs to do, on {setup.device}, loop {setup.loop}, into {units[0].folder(setup).parent}"
-    )
+    place = units[0].folder(setup).parent
+    print(f"{len(todo)} of {len(units)} runs to do, on {setup.device}, loop {setup.loop}, into {place}")
     return 0
 
 
@@ -274,8 +275,7 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
     fabric = setup.fabric() if setup.processes > 1 else None
     first = fabric is None or fabric.is_global_zero
     todo = _pending(units, setup, fabric)
-    skipped = sum(len(unit.seeds) for unit in units) - sum(len(unit.seeds) for unit in todo)
-    with display(len(todo), skipped, first) as shown:
+    with display(len(todo), len(units) - len(todo), first) as shown:
         if chosen.cluster:
             signal = launch.cluster(todo, setup, shown)
         elif chosen.jobs > 1:

@@ -26,10 +26,11 @@ from ..records import checkpoint as checkpoints
 from ..records import environment
 from ..records.checkpoint import Checkpoint
 from ..records.locks import locked
+from ..records.record import Record
 from ..train.context import Guard, Interrupted, TrainingError
 from . import runs
 from .progress import Display
-from .runs import Outcome, Refused, Setup, Unit
+from .runs import Refused, Setup, Unit
 
 
 class Signals:
@@ -71,7 +72,7 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
             report = partial(display.running, unit) if fabric.is_global_zero else None
             guard = Guard(lambda: signals.received, interval=setup.interval, report=report)
             try:
-                outcome = runs.claim(unit, setup, fabric, guard)
+                record = runs.claim(unit, setup, fabric, guard)
             except Interrupted as interrupt:
                 return interrupt.signal
             except Exception as error:
@@ -81,17 +82,17 @@ def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) 
                 if signals.received:  # and could not be saved
                     return signals.received
             else:
-                _ended(unit, outcome, display)
+                _ended(unit, record, display)
             if signals.received:  # in a run that did not save, or after its last step
                 return signals.received
     return 0
 
 
-def _ended(unit: Unit, outcome: Outcome | None, display: Display) -> None:
-    if outcome is None:
+def _ended(unit: Unit, record: Record | None, display: Display) -> None:
+    if record is None:
         display.elsewhere(unit)
     else:
-        display.done(unit, outcome)
+        display.done(unit, record)
 
 
 def _work(pipe: Connection, setup: Setup, gpu: str | None) -> None:
@@ -285,8 +286,8 @@ class _Post:
         return self._signal
 
 
-def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | None) -> Outcome | str | None:
-    """A Ray task: the outcome of the unit, why it failed, or None if it was stopped."""
+def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | None) -> Record | str | None:
+    """A Ray task: the record of the unit, why it failed, or None if it was stopped."""
     import ray
 
     asked, signal = time.monotonic(), 0
@@ -344,7 +345,7 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
             while waiting and len(running) < IN_FLIGHT:
                 number, unit = waiting.popleft()
                 held[number] = everything.enter_context(contextlib.ExitStack())
-                if held[number].enter_context(locked(unit.locks(setup))):
+                if held[number].enter_context(locked(unit.lock(setup))):
                     submit(number)
                 else:
                     display.elsewhere(unit)
@@ -360,7 +361,7 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
                         submit(number)
                         continue
                     outcome = reason(error)
-                if isinstance(outcome, Outcome):
+                if isinstance(outcome, Record):
                     runs.keep(units[number], setup, outcome)
                     display.done(units[number], outcome)
                 elif outcome is not None:

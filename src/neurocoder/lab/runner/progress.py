@@ -11,7 +11,7 @@ from rich.progress import Task as Row
 from rich.text import Text
 
 from ..records.record import Record
-from .runs import Outcome, Unit
+from .runs import Unit
 
 NAMED = 5
 """Failed runs that the last line names; each already had its own line."""
@@ -59,23 +59,18 @@ class Display:
             self._said[name] = now
             self.line(", ".join(filter(None, [f"{name}: {step:,} of {steps:,}", shown])))
 
-    def done(self, unit: Unit, outcome: Outcome) -> None:
+    def done(self, unit: Unit, record: Record) -> None:
         """A unit has ended."""
-        for record in outcome.records:
-            self.finished += 1
-            self.line(summary(record))
-        for seed, reason in outcome.failures.items():
-            self._fail(f"{unit.variant} seed {seed}", reason)
+        self.finished += 1
+        self.line(summary(record))
 
     def elsewhere(self, unit: Unit) -> None:
         """A unit is trained by another process."""
-        self.others += len(unit.seeds)
+        self.others += 1
 
     def failed(self, unit: Unit, reason: str) -> None:
         """A unit has failed."""
-        self._fail(str(unit), reason)
-
-    def _fail(self, name: str, reason: str) -> None:
+        name = str(unit)
         alike = next((other for other, known in self.failures.items() if known == reason), None)
         self.failures[name] = reason
         self.line(f"{name} failed: {reason if alike is None else f'as {alike}'}")
@@ -140,9 +135,9 @@ class Bars(Display):
         self._shares[name] = step / steps
         self._advance()
 
-    def done(self, unit: Unit, outcome: Outcome) -> None:
+    def done(self, unit: Unit, record: Record) -> None:
         self._close(unit)
-        super().done(unit, outcome)
+        super().done(unit, record)
 
     def elsewhere(self, unit: Unit) -> None:
         self._close(unit)

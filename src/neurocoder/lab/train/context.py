@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, cast
 
@@ -23,6 +24,9 @@ AGREE_EVERY = 16
 """Processes agree on whether to save or stop once per this many steps: every step would be slow."""
 REPORT_EVERY = 0.5
 """Seconds between progress reports."""
+
+REPORTED = ("history", "observations", "parameters", "model")
+"""What a run has reported, which its checkpoints keep."""
 
 Shown = float | Tensor | Callable[[], float]
 """A number to show beside the progress; a function is called only when it is shown."""
@@ -53,20 +57,8 @@ class Guard:
     """Receives progress: step, total steps, and numbers to show."""
 
 
-@dataclass
-class Seed:
-    """What is known about the run of one seed."""
-
-    history: list[dict[str, float]] = field(default_factory=list)
-    observations: dict[str, Any] = field(default_factory=dict)
-    parameters: dict[str, int] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
-    """The config of each coded layer, by name."""
-    failure: str | None = None
-
-
 class Context:
-    """One run of an experiment, or one for each of several seeds that are trained as one stacked model.
+    """One run of an experiment.
 
     `run(context)` trains as it likes. It logs metrics, saves its state when `should_save` says so, and starts from
     `restored`; docs/lab.md has complete examples.
@@ -76,7 +68,7 @@ class Context:
         self,
         config: Any,
         variant: str,
-        seeds: tuple[int, ...],
+        seed: int,
         fabric: Fabric,
         loop: str = "plain",
         *,
@@ -85,13 +77,18 @@ class Context:
         start: Checkpoint | None = None,
         guard: Guard | None = None,
     ) -> None:
-        self.config, self.variant, self.seeds = config, variant, seeds
+        self.config, self.variant, self.seed = config, variant, seed
         self.fabric = fabric
         """Precision, and the processes that share the run."""
         self.device: torch.device = fabric.device
         self.loop = loop
-        """`plain`, `graph` or `stacked`."""
-        self.runs = {seed: Seed() for seed in seeds}
+        """`plain` or `graph`."""
+        self.history: list[dict[str, float]] = []
+        self.observations: dict[str, Any] = {}
+        self.parameters: dict[str, int] = {}
+        """By part, and `total`."""
+        self.model: dict[str, Any] = {}
+        """The config of each coded layer, by name."""
         self.sources = [source]
         """Hashes of the source that the run's parts were made with."""
         self._identity, self._guard, self._start = dict(identity or {}), guard or Guard(), start
@@ -100,14 +97,8 @@ class Context:
         if start is not None:
             self._earlier = start.seconds
             self.sources = list(dict.fromkeys([*start.sources, *self.sources]))
-            self.runs = {seed: Seed(**run) for seed, run in zip(seeds, start.runs, strict=True)}
-
-    @property
-    def seed(self) -> int:
-        """The seed of a run that has only one."""
-        if len(self.seeds) > 1:
-            raise ValueError(f"the run must handle each of context.seeds, got {self.seeds}")
-        return self.seeds[0]
+            for name in REPORTED:
+                setattr(self, name, start.run[name])
 
     @property
     def seconds(self) -> float:
@@ -161,9 +152,9 @@ class Context:
         if "generators" in state:
             raise ValueError("save must not be given 'generators', where torch's random generators are kept")
         if self._guard.save is not None and self.fabric.is_global_zero:
-            runs = [asdict(run) for run in self.runs.values()]
+            run = {name: getattr(self, name) for name in REPORTED}
             state = {**state, "generators": _generators(self.device)}
-            self._guard.save(Checkpoint(self._identity, runs, self.seconds, self.sources, state))
+            self._guard.save(Checkpoint(self._identity, run, self.seconds, self.sources, state))
         self._saved = time.monotonic()
         if signal := self._signal or self._guard.stopped():
             raise Interrupted(signal)
@@ -177,7 +168,7 @@ class Context:
             numbers = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
             self._guard.report(step, steps, ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
 
-    def log(self, step: int, /, *, seed: int | None = None, **metrics: Any) -> None:
+    def log(self, step: int, /, **metrics: Any) -> None:
         """Add an entry to the history. The metrics of the last one are the result of the run; `loss`, the mean
         training loss since the entry before, is kept apart."""
         for name, value in metrics.items():
@@ -186,27 +177,20 @@ class Context:
             if not isinstance(value, Real):
                 raise ValueError(f"metrics must be numbers (.item() of a tensor), got {value!r} as {name!r}")
         numbers = {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
-        self._of(seed).history.append({"step": step, **numbers})
+        self.history.append({"step": step, **numbers})
 
-    def describe(self, model: nn.Module, *, seed: int | None = None) -> None:
+    def describe(self, model: nn.Module) -> None:
         """Keep the model's number of parameters and the config of each coded layer for the record."""
-        run = self._of(seed)
-        run.parameters = nc.count_parameters(model)
-        run.model = {name: asdict(layer.config) for name, layer in coded_layers(model).items()}
+        self.parameters = nc.count_parameters(model)
+        self.model = {name: asdict(layer.config) for name, layer in coded_layers(model).items()}
 
-    def observe(self, observations: Mapping[str, Any], *, seed: int | None = None) -> None:
+    def observe(self, observations: Mapping[str, Any]) -> None:
         """Keep what the figures need: numbers, strings and nested lists."""
-        self._of(seed).observations |= observations
+        self.observations |= observations
 
-    def fail(self, reason: str, *, seed: int | None = None) -> None:
-        """Give up this seed; the others go on. A run with one seed may as well raise an error."""
-        self._of(seed).failure = reason
-
-    def _of(self, seed: int | None) -> Seed:
-        seed = self.seed if seed is None else seed
-        if seed not in self.runs:
-            raise ValueError(f"seed must be among {self.seeds}, and no metric can be named so, got {seed!r}")
-        return self.runs[seed]
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The run's precision, for what is computed in the block; the trainers of the lab use it by themselves."""
+        return self.fabric.autocast()
 
 
 def final(history: list[dict[str, float]]) -> dict[str, float]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from lightning_fabric import Fabric
 
 from .capture import Captured
-from .loop import Learner, Stepper
+from .loop import Stepper
 from .spec import Task
 
 
@@ -18,9 +16,9 @@ class GraphStepper(Stepper):
     On a CPU the same operations run uncaptured.
     """
 
-    def __init__(self, learner: Learner, tasks: Sequence[Task], fabric: Fabric) -> None:
-        super().__init__(learner, tasks, fabric)
-        factors = [self._task.schedule(step) for step in range(self._task.steps)]
+    def __init__(self, task: Task, fabric: Fabric) -> None:
+        super().__init__(task, fabric)
+        factors = [task.schedule(step) for step in range(task.steps)]
         self._factors = torch.tensor(factors, dtype=torch.float32, device=fabric.device)
         # State and learning rates on the device; fused, since only fused SGD reads the rate there.
         wanted = {"capturable": True, "fused": True, "foreach": False}

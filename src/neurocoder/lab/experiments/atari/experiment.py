@@ -111,7 +111,7 @@ class Atari(Experiment):
             trainer.close()
         # Seeds apart from those of training; evaluation draws from its own random numbers.
         torch.manual_seed(2**31 + context.seed)
-        options: Any = {"capture": context.loop == "graph", "autocast": context.fabric.autocast}
+        options: Any = {"capture": context.loop == "graph", "autocast": context.autocast}
         episodes = evaluate(agent, variant.environment, config, 2**30 + 1_000 * context.seed, **options)
         now = {"steps": trainer.steps, "frames": frames(variant, trainer.steps)}
         context.log(trainer.steps, **{**results(variant, episodes), **log.last, **now})  # what counts first
@@ -195,7 +195,7 @@ def make_trainer(agent: Agent, variant: Variant, context: Context) -> A2C | A3C:
     if config.trainer == "a3c":
         return A3C(agent, variant.environment, variant.head, config, context.seed)
     capture = context.loop == "graph"
-    name, autocast = variant.environment, context.fabric.autocast
+    name, autocast = variant.environment, context.autocast
     return A2C(agent, name, config, context.seed, capture=capture, autocast=autocast)
 
 
@@ -210,8 +210,8 @@ def results(variant: Variant, episodes: Sequence[Episode]) -> dict[str, Any]:
 
 def keep(agent: Agent, variant: str, seed: int, config: Settings, path: Path) -> None:
     """Write a trained agent as `neurocoder play` reads it."""
-    identity = {"variant": variant, "seeds": [seed], **{f"config.{k}": v for k, v in plain(config).items()}}
-    Checkpoint(identity, [], 0.0, [], {"trainer": {"agent": agent.state_dict()}}).write(path)
+    identity = {"variant": variant, "seed": seed, **{f"config.{k}": v for k, v in plain(config).items()}}
+    Checkpoint(identity, {}, 0.0, [], {"trainer": {"agent": agent.state_dict()}}).write(path)
 
 
 def load_agent(path: Path) -> tuple[Agent, Variant, Settings]:

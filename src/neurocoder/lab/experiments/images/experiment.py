@@ -224,32 +224,25 @@ class Images(TaskExperiment):
     def run(self, context: Context) -> None:
         """Train, then evaluate once on the test set, or on the held-out images with `validation`."""
         config, variant = context.config, parse(context.variant)
-        tasks = [self.build(config, context.variant, seed, context.device) for seed in context.seeds]
-        train(context, tasks)
-        if not context.fabric.is_global_zero:
-            return
+        task = self.build(config, context.variant, context.seed, context.device)
+        train(context, task)
         if config.validation:
             name, data = "validation", training_data(config, variant, context.device)[1]
             assert data is not None
         else:
             name, data = "test", load(variant.dataset, config.source, False, context.device)
-        for seed, task in zip(context.seeds, tasks, strict=True):
-            run = context.runs[seed]
-            if run.failure is not None:
-                continue
-            with evaluating(task.model, context.fabric), uncompiled(config):
-                predicted = predictions(task.model, data)
-                context.observe(observe(task.model, predicted, data, variant.classes), seed=seed)
-            reached = 100 * int((predicted == data.labels).sum()) / len(data.labels)
-            times = [entry["epoch_seconds"] for entry in run.history]
-            context.log(
-                task.steps,
-                seed=seed,
-                accuracy=reached,
-                **{f"{name}_accuracy": reached},
-                train_accuracy=run.history[-1]["train_accuracy"],
-                epoch_seconds=median(times[1:] or times),  # the first one warms up
-            )
+        with evaluating(task.model, context), uncompiled(config):
+            predicted = predictions(task.model, data)
+            context.observe(observe(task.model, predicted, data, variant.classes))
+        reached = 100 * int((predicted == data.labels).sum()) / len(data.labels)
+        times = [entry["epoch_seconds"] for entry in context.history]
+        context.log(
+            task.steps,
+            accuracy=reached,
+            **{f"{name}_accuracy": reached},
+            train_accuracy=context.history[-1]["train_accuracy"],
+            epoch_seconds=median(times[1:] or times),  # the first one warms up
+        )
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return images_sections.sections(records, paper)
