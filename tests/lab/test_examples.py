@@ -96,5 +96,3 @@ def test_a_loop_that_a_procedure_does_not_know_is_refused(folder, capsys, monkey
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert main(["run", "sequence:Sequence", "--loop", "graph"]) == 2
     assert "--loop must be among plain for this experiment, got graph" in capsys.readouterr().err
-    assert main(["run", "sequence:Sequence", "--devices", "2"]) == 2
-    assert "--devices must be 1 for this experiment, got 2" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_a_damaged_record_is_set_aside_and_the_run_done_anew(tmp_path, capsys):
 
 def checkpoint(folder, **changes):
     """A checkpoint of the linear variant after no step."""
-    setup = {"device": "cpu", "precision": "32-true", "loop": "plain", "processes": 1}
+    setup = {"device": "cpu", "precision": "32-true", "loop": "plain"}
     config = {"steps": 40, "batch": 8, "learning_rate": 0.02, "optimiser": "adam", "clip": None, "pause": 0.0}
     identity = {"variant": "linear", "seed": 0, **setup, **{f"config.{name}": config[name] for name in config}}
     path = folder / "lines" / "best" / "linear" / "seed0.checkpoint.safetensors"

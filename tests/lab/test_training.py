@@ -8,7 +8,6 @@ import pytest
 import torch
 from lines import Config, Lines, outcome, run
 
-from neurocoder.lab.runner.runs import Setup
 from neurocoder.lab.train.capture import captured
 from neurocoder.lab.train.context import Context, Guard, TrainingError
 from neurocoder.lab.train.graphs import GraphStepper
@@ -27,19 +26,22 @@ def double(request):
     torch.set_default_dtype(torch.float32)
 
 
-def stepper_of(kind, variant="linear", fabric=None, **changes):
+def started(variant="linear", device="cpu", guard=None, **changes):
+    """A context, and its task."""
+    config, device = Config(**changes), torch.device(device)
+    return Context(config, variant, 0, device, guard=guard), Lines().build(config, variant, 0, device)
+
+
+def stepper_of(kind, variant="linear", **changes):
     """A stepper of a new task."""
-    fabric = fabric or Setup(output=None).fabric()
-    return kind(Lines().build(Config(**changes), variant, 0, fabric.device), fabric)
+    context, task = started(variant, **changes)
+    return kind(task, context)
 
 
-def trained(kind, variant="program", seed=0, device="cpu", **changes):
+def trained(kind, variant="program", device="cpu", **changes):
     """History and model after a whole training."""
-    precision = "64-true" if torch.get_default_dtype() == torch.float64 else "32-true"
-    fabric = Setup(output=None, device=device, precision=precision).fabric()
-    task = Lines().build(Config(**changes), variant, seed, fabric.device)
-    context = Context(Config(**changes), variant, seed, fabric)
-    Training(context, task, kind(task, fabric)).run()
+    context, task = started(variant, device, **changes)
+    Training(context, task, kind(task, context)).run()
     return context.history, task.model
 
 
@@ -141,8 +143,7 @@ def test_the_record_says_which_loop_was_used(tmp_path):
 
 
 def test_the_loss_is_the_mean_since_the_last_evaluation():
-    fabric = Setup(output=None).fabric()
-    task = Lines().build(Config(steps=25), "linear", 0, fabric.device)
+    context, task = started(steps=25)
     losses, modes, whole = [], [], task.loss
 
     def loss(model, batch):
@@ -151,19 +152,17 @@ def test_the_loss_is_the_mean_since_the_last_evaluation():
         return losses[-1]
 
     task.loss = loss
-    context = Context(Config(steps=25), "linear", 0, fabric)
-    Training(context, task, Stepper(task, fabric)).run()
+    Training(context, task, Stepper(task, context)).run()
     means = [torch.stack(losses[first:last]).double().mean().item() for first, last in ((0, 10), (10, 20), (20, 25))]
     assert [entry["loss"] for entry in context.history] == pytest.approx(means, rel=1e-12)
     assert set(modes) == {(True, True)}
 
 
 def test_evaluations_are_in_eval_mode_without_gradients():
-    fabric = Setup(output=None).fabric()
-    task = Lines().build(Config(steps=12), "linear", 0, fabric.device)
+    context, task = started(steps=12)
     modes = []
     task.evaluate = lambda model: modes.append((model.training, torch.is_grad_enabled())) or {}
-    Training(Context(None, "linear", 0, fabric), task, Stepper(task, fabric)).run()
+    Training(context, task, Stepper(task, context)).run()
     assert modes == [(False, False)] * 2
 
 
@@ -174,11 +173,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step():
 
 def test_progress_is_reported(monkeypatch):
     monkeypatch.setattr("neurocoder.lab.train.context.REPORT_EVERY", -1.0)
-    fabric = Setup(output=None).fabric()
-    task = Lines().build(Config(steps=12), "linear", 0, fabric.device)
     seen = []
-    context = Context(None, "linear", 0, fabric, guard=Guard(report=lambda *progress: seen.append(progress)))
-    Training(context, task, Stepper(task, fabric)).run()
+    context, task = started(steps=12, guard=Guard(report=lambda *progress: seen.append(progress)))
+    Training(context, task, Stepper(task, context)).run()
     assert [(step, steps) for step, steps, _ in seen] == [(step, 12) for step in range(1, 13)]
     assert all(shown.startswith("loss ") and math.isfinite(float(shown[5:])) for _, _, shown in seen)
 
@@ -193,16 +190,15 @@ def test_bfloat16_trains_as_well(tmp_path):
 
 
 def test_parameter_groups_keep_their_own_rates():
-    fabric = Setup(output=None).fabric()
     for kind in (Stepper, GraphStepper):
-        task = Lines().build(Config(), "linear", 0, fabric.device)
+        context, task = started()
 
         def optimiser(parameters, rate):
             groups = [{"params": [entry], "lr": rate * (0.1 if name == "bias" else 1)} for name, entry in parameters]
             return torch.optim.SGD(groups, fused=True)
 
         task.optimiser = optimiser
-        stepper = kind(task, fabric)
+        stepper = kind(task, context)
         for step in range(2):
             stepper.step()
             rates = [float(group["lr"]) for group in stepper.optimiser.param_groups]
@@ -210,7 +206,7 @@ def test_parameter_groups_keep_their_own_rates():
 
 
 def test_the_place_of_torchs_generators_is_not_overwritten():
-    context = Context(None, "linear", 0, Setup(output=None).fabric())
+    context, _ = started()
     with pytest.raises(ValueError, match="save must not be given 'generators'"):
         context.save(generators=1)
 

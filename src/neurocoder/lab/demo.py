@@ -48,7 +48,7 @@ class Options:
 def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record]:
     """Train each model; its record by title."""
     setup = Setup(Path())
-    fabric, found = setup.fabric(), {}
+    found = {}
     columns = (TextColumn("{task.description:18}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         for title, variant in MODELS.items():
@@ -58,7 +58,7 @@ def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record
                 progress.update(row, completed=step, total=steps)
 
             unit = Unit("digits", "digits", "demo", config, variant, seed)
-            found[title] = perform(unit, setup, fabric, Guard(report=report))
+            found[title] = perform(unit, setup, Guard(report=report))
             progress.update(row, completed=1, total=1)
     return found
 

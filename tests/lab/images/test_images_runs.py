@@ -17,7 +17,6 @@ from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig, c
 from neurocoder.lab.experiments.images.models import variants
 from neurocoder.lab.experiments.images.observations import agreement, describe, unpack
 from neurocoder.lab.records.checkpoint import Checkpoint
-from neurocoder.lab.runner.runs import Setup
 from neurocoder.lab.train.context import Context, Guard, Interrupted, final
 from neurocoder.lab.train.loop import train
 
@@ -26,8 +25,7 @@ TINY = ImagesConfig(2, 2, 2, batch=16, train_images=64, source="synthetic", dept
 
 
 def perform(variant, config=TINY, start=None, guard=None, precision="32-true"):
-    fabric = Setup(output=None, precision=precision).fabric()
-    context = Context(config, variant, 0, fabric, start=start, guard=guard)
+    context = Context(config, variant, 0, CPU, precision=precision, start=start, guard=guard)
     torch.manual_seed(0)
     Images().run(context)
     return context
@@ -223,12 +221,11 @@ def test_a_stopped_run_resumes_to_the_same_result(variant):
 
 def trained(variant, loop):
     """The model after a training in float64, where loops are not driven apart by rounding."""
-    fabric = Setup(output=None, precision="64-true").fabric()
     task = Images().build(TINY, variant, 0, CPU)
     task.model.double()
     task.stream.data = task.stream.data._replace(mean=task.stream.data.mean.double())
     task.evaluate = lambda model: {}
-    train(Context(TINY, variant, 0, fabric, loop), task)
+    train(Context(TINY, variant, 0, CPU, loop=loop), task)
     return task.model.state_dict()
 
 

@@ -39,7 +39,7 @@ class Experiment(ABC):
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """What each preset takes: all its runs on two CPU cores, and on one GPU with `--jobs`."""
     loops: ClassVar[Sequence[str]] = ("plain",)
-    """How it can train: `plain`, `graph` (as CUDA graphs), `ddp`."""
+    """How it can train: `plain`, `graph` (as CUDA graphs)."""
 
     @abstractmethod
     def variants(self, config: Any) -> Sequence[str]:
@@ -72,7 +72,7 @@ class Experiment(ABC):
 class TaskExperiment(Experiment):
     """An experiment whose runs each train one model on one stream of batches."""
 
-    loops: ClassVar[Sequence[str]] = ("plain", "graph", "ddp")
+    loops: ClassVar[Sequence[str]] = ("plain", "graph")
 
     @abstractmethod
     def build(self, config: Any, variant: str, seed: int, device: torch.device) -> Task:

@@ -89,7 +89,10 @@ def write(content: bytes, target: Path) -> None:
 def _upgrade(about: dict[str, Any]) -> None:
     """From format 4, in which a run could have several seeds; those are in files of other names. An agent that was kept
     for `neurocoder play` has reported nothing."""
-    about["identity"]["seed"] = about["identity"].pop("seeds")[0]
+    identity = about["identity"]
+    identity["seed"] = identity.pop("seeds")[0]
+    if identity.get("processes") == 1:  # a run over several devices is not continued on one
+        del identity["processes"]
     about["run"] = next(iter(about["runs"]), {})
 
 

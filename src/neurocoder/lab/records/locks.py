@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def locked(path: Path | None, *, wait: bool = False) -> Iterator[bool]:
-    """Holds this lock, if there is a path, unless another process does: yields whether. `wait` waits for it instead.
-    Its file is removed at the end."""
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Holds this lock, unless another process does: yields whether. `wait` waits for it instead. Its file is removed at
+    the end."""
     with contextlib.ExitStack() as held:
-        yield path is None or _take(path, held, wait)
+        yield _take(path, held, wait)
 
 
 def _take(path: Path, held: contextlib.ExitStack, wait: bool) -> bool:

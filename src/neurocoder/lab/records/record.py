@@ -45,7 +45,7 @@ class Record:
     device: str
     precision: str
     processes: int
-    """Number of processes that shared each batch."""
+    """Number of processes that shared each batch: 1, but in records of an older version."""
     parameters: dict[str, int]
     """By part, and `total`, as `nc.count_parameters` returns them."""
     metrics: dict[str, float]

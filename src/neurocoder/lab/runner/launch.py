@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
-from lightning_fabric import Fabric
 
 from ..records import checkpoint as checkpoints
 from ..records import environment
@@ -65,19 +64,16 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().replace("\n", " ") + where
 
 
-def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) -> int:
+def here(units: Sequence[Unit], setup: Setup, display: Display) -> int:
     """In sequence, in this process; returns the signal that stopped it, or 0."""
     with Signals() as signals:
         for unit in units:
-            report = partial(display.running, unit) if fabric.is_global_zero else None
-            guard = Guard(lambda: signals.received, interval=setup.interval, report=report)
+            guard = Guard(lambda: signals.received, interval=setup.interval, report=partial(display.running, unit))
             try:
-                record = runs.claim(unit, setup, fabric, guard)
+                record = runs.claim(unit, setup, guard)
             except Interrupted as interrupt:
                 return interrupt.signal
             except Exception as error:
-                if fabric.world_size > 1 and not isinstance(error, TrainingError):
-                    raise  # the other processes wait for this one and cannot continue without it
                 display.failed(unit, reason(error))
                 if signals.received:  # and could not be saved
                     return signals.received
@@ -99,7 +95,7 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None) -> None:
     """A worker process: runs the units from the pipe until it is closed."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    fabric, parent = setup.fabric(), os.getppid()
+    parent = os.getppid()
     with Signals(signal.SIGTERM) as signals:
 
         def stopped() -> int:
@@ -117,7 +113,7 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None) -> None:
             except EOFError:
                 return
             try:
-                pipe.send(runs.claim(unit, setup, fabric, Guard(stopped, interval=setup.interval, report=report)))
+                pipe.send(runs.claim(unit, setup, Guard(stopped, interval=setup.interval, report=report)))
             except (Interrupted, BrokenPipeError):
                 return
             except Exception as error:
@@ -305,7 +301,7 @@ def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | Non
         report=lambda *progress: post.send.remote((number, progress)),
     )
     try:
-        return runs.perform(unit, setup, setup.fabric(), guard, Checkpoint.from_bytes(start) if start else None)
+        return runs.perform(unit, setup, guard, Checkpoint.from_bytes(start) if start else None)
     except Interrupted:
         return None
     except Exception as error:

@@ -31,9 +31,6 @@ class Display:
     """Plain output: a line for each run that ended, one a minute for those that go on, and a summary. Counts the
     outcomes."""
 
-    mute = False
-    """Whether another process of the same run prints."""
-
     def __init__(self, total: int, skipped: int) -> None:
         self.total, self.skipped, self.finished, self.others = total, skipped, 0, 0
         """Units to run; runs skipped, finished, and left to other processes."""
@@ -49,8 +46,7 @@ class Display:
 
     def line(self, text: str) -> None:
         """Print a line."""
-        if not self.mute:
-            print(text, flush=True)
+        print(text, flush=True)
 
     def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
         """A unit has reached this step; `shown` is text to show beside it."""
@@ -159,8 +155,6 @@ class Bars(Display):
         self._bars.update(self._sweep, completed=completed, count=f"{self._ended}/{self.total}")
 
 
-def display(total: int, skipped: int, first: bool = True) -> Display:
-    """The display that suits the output; only the first of several processes prints."""
-    found = Bars(total, skipped) if first and sys.stdout.isatty() else Display(total, skipped)
-    found.mute = not first
-    return found
+def display(total: int, skipped: int) -> Display:
+    """The display that suits the output."""
+    return (Bars if sys.stdout.isatty() else Display)(total, skipped)

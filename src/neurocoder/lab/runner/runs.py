@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
 from ..experiments import EXPERIMENTS, load
 from ..records import environment, store
@@ -40,8 +38,6 @@ class Setup:
     """`plain` or `graph`."""
     threads: int = 1
     """CPU threads per process."""
-    devices: int = 1
-    nodes: int = 1
     resume: bool = False
     again: bool = False
     interval: float = 60.0
@@ -50,27 +46,6 @@ class Setup:
     """Only say what would be run; nothing is changed."""
     begun: float = field(default_factory=time.time)
     """When the sweep began."""
-
-    @property
-    def processes(self) -> int:
-        """Number of processes that share each batch."""
-        return self.devices * self.nodes
-
-    def fabric(self) -> Fabric:
-        """The devices. Several processes are launched, or joined under `torchrun`."""
-        torch.set_num_threads(self.threads)
-        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it recommends lower precision on each GPU
-        strategy = "ddp" if self.processes > 1 else "auto"
-        fabric = Fabric(
-            accelerator=self.device,
-            devices=self.devices,
-            num_nodes=self.nodes,
-            precision=self.precision,  # type: ignore[arg-type]
-            strategy=strategy,
-        )
-        if self.processes > 1:
-            fabric.launch()
-        return fabric
 
 
 @dataclass(frozen=True)
@@ -128,7 +103,6 @@ class Unit:
             "device": setup.device,
             "precision": setup.precision,
             "loop": setup.loop,
-            "processes": setup.processes,
             **{f"config.{name}": value for name, value in results.plain(self.config).items()},
         }
 
@@ -257,15 +231,17 @@ def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
     return found
 
 
-def perform(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard, start: Checkpoint | None = None) -> Record:
+def perform(unit: Unit, setup: Setup, guard: Guard, start: Checkpoint | None = None) -> Record:
     """Train a unit, from its checkpoint if there is one."""
+    torch.set_num_threads(setup.threads)
     experiment = load(unit.experiment)
     context = Context(
         unit.config,
         unit.variant,
         unit.seed,
-        fabric,
-        setup.loop,
+        torch.device("cuda:0" if setup.device == "cuda" else setup.device),
+        loop=setup.loop,
+        precision=setup.precision,
         source=unit.source,
         identity=unit.identity(setup),
         start=start,
@@ -284,30 +260,27 @@ def perform(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard, start: Check
         config=results.plain(unit.config),
         model=context.model,
         loop=setup.loop,
-        device=fabric.device.type,
+        device=setup.device,
         precision=setup.precision,
-        processes=fabric.world_size,
+        processes=1,
         parameters=context.parameters,
         metrics=final(history),
         history=history,
         observations=context.observations,
         seconds=context.seconds,
-        environment=environment.describe(fabric.device, context.sources) | unit.own,
+        environment=environment.describe(context.device, context.sources) | unit.own,
     )
 
 
-def claim(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard) -> Record | None:
+def claim(unit: Unit, setup: Setup, guard: Guard) -> Record | None:
     """Train a unit, write its record and remove its checkpoint. None if another process has it, or just had."""
-    first = fabric.is_global_zero
-    with locked(unit.lock(setup) if first else None) as free:
-        mine = free and not (first and _finished_meanwhile(unit, setup))
-        if not fabric.broadcast(mine):
+    with locked(unit.lock(setup)) as free:
+        if not free or _finished_meanwhile(unit, setup):
             return None
-        start = _checkpoint(unit, setup, lambda _: None) if first else None
+        start = _checkpoint(unit, setup, lambda _: None)
         save = guard.save or (lambda checkpoint: checkpoint.write(unit.checkpoint(setup)))
-        record = perform(unit, setup, fabric, replace(guard, save=save), fabric.broadcast(start))
-        if first:
-            keep(unit, setup, record)
+        record = perform(unit, setup, replace(guard, save=save), start)
+        keep(unit, setup, record)
         return record
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import neurocoder as nc
@@ -20,8 +19,6 @@ from neurocoder.layer.base import coded_layers
 from ..records.checkpoint import Checkpoint
 from ..records.record import OWN
 
-AGREE_EVERY = 16
-"""Processes agree on whether to save or stop once per this many steps: every step would be slow."""
 REPORT_EVERY = 0.5
 """Seconds between progress reports."""
 
@@ -33,7 +30,7 @@ Shown = float | Tensor | Callable[[], float]
 
 
 class TrainingError(RuntimeError):
-    """A run that cannot continue; raised in all processes that share it."""
+    """A run that cannot continue; the message says why."""
 
 
 class Interrupted(Exception):
@@ -69,20 +66,18 @@ class Context:
         config: Any,
         variant: str,
         seed: int,
-        fabric: Fabric,
-        loop: str = "plain",
+        device: torch.device,
         *,
+        loop: str = "plain",
+        precision: str = "32-true",
         source: str = "",
         identity: Mapping[str, Any] | None = None,
         start: Checkpoint | None = None,
         guard: Guard | None = None,
     ) -> None:
         self.config, self.variant, self.seed = config, variant, seed
-        self.fabric = fabric
-        """Precision, and the processes that share the run."""
-        self.device: torch.device = fabric.device
-        self.loop = loop
-        """`plain` or `graph`."""
+        self.device, self.loop, self.precision = device, loop, precision
+        """The loop is `plain` or `graph`, the precision `32-true` or `bf16-mixed`."""
         self.history: list[dict[str, float]] = []
         self.observations: dict[str, Any] = {}
         self.parameters: dict[str, int] = {}
@@ -92,7 +87,7 @@ class Context:
         self.sources = [source]
         """Hashes of the source that the run's parts were made with."""
         self._identity, self._guard, self._start = dict(identity or {}), guard or Guard(), start
-        self._earlier, self._calls, self._signal, self._rewound = 0.0, 0, 0, False
+        self._earlier, self._signal, self._rewound = 0.0, 0, False
         self._begun = self._saved = self._reported = time.monotonic()
         if start is not None:
             self._earlier = start.seconds
@@ -135,23 +130,15 @@ class Context:
     @property
     def should_save(self) -> bool:
         """Whether to `save` now: it is time to, or the run was asked to stop. Ask once per step."""
-        signal = self._guard.stopped()
-        due = time.monotonic() - self._saved > self._guard.interval
-        if self.fabric.world_size > 1:
-            self._calls += 1
-            if self._calls % AGREE_EVERY:
-                return False
-            wish = torch.tensor([signal, int(due and self.fabric.is_global_zero)], device=self.device)
-            signal, due = cast(Tensor, self.fabric.all_reduce(wish, reduce_op="max")).tolist()
-        self._signal = signal
-        return bool(signal or due)
+        self._signal = self._guard.stopped()
+        return bool(self._signal) or time.monotonic() - self._saved > self._guard.interval
 
     def save(self, **state: Any) -> None:
         """Write a checkpoint: tensors, numbers, strings, nested lists and dicts, and what has a `state_dict`. Torch's
         random generators are added. If the run was asked to stop, this ends it by an exception."""
         if "generators" in state:
             raise ValueError("save must not be given 'generators', where torch's random generators are kept")
-        if self._guard.save is not None and self.fabric.is_global_zero:
+        if self._guard.save is not None:
             run = {name: getattr(self, name) for name in REPORTED}
             state = {**state, "generators": _generators(self.device)}
             self._guard.save(Checkpoint(self._identity, run, self.seconds, self.sources, state))
@@ -190,7 +177,8 @@ class Context:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The run's precision, for what is computed in the block; the trainers of the lab use it by themselves."""
-        return self.fabric.autocast()
+        mixed = self.precision == "bf16-mixed"
+        return torch.autocast(self.device.type, torch.bfloat16) if mixed else nullcontext()
 
 
 def final(history: list[dict[str, float]]) -> dict[str, float]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ..records.record import OWN
@@ -19,45 +18,30 @@ from .context import Context, TrainingError
 from .spec import Task
 
 
-class Objective(nn.Module):
-    """A task's loss as one module, so that DDP sees all of it."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.model = task.model
-        self.loss = task.loss
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        """The batch's tensors -> ()"""
-        return self.loss(self.model, batch)
-
-
 class Stepper:
-    """Takes the steps eagerly; each of n processes takes every n-th row of a batch."""
+    """Takes the steps eagerly."""
 
-    def __init__(self, task: Task, fabric: Fabric) -> None:
-        self._task, self._fabric = task, fabric
+    def __init__(self, task: Task, context: Context) -> None:
+        self._task, self._context = task, context
         task.model.train()
-        self._objective = fabric.setup_module(Objective(task))
         self._parameters = {name: entry for name, entry in task.model.named_parameters() if entry.requires_grad}
         self._tensors = task.model.state_dict(keep_vars=True)
         self._block = task.stream.steps
         self.taken = 0
-        self.clock = torch.zeros((), dtype=torch.int64, device=fabric.device)
+        self.clock = torch.zeros((), dtype=torch.int64, device=context.device)
         """`taken`, on the device."""
-        self.total = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        self.total = torch.zeros((), dtype=torch.float64, device=context.device)
         """Sum of the losses since it was last set to zero."""
         self.optimiser = task.optimiser(list(self._parameters.items()), task.learning_rate)
         self._rates = [float(group["lr"]) for group in self.optimiser.param_groups]
 
     def loss(self, position: Tensor) -> Tensor:
         """(), on the batch at this position () in the block."""
-        batch, rank, world = self._task.stream.batch(position), self._fabric.global_rank, self._fabric.world_size
-        if world > 1:
-            if len(batch[0]) % world:
-                raise TrainingError(f"a batch of {len(batch[0])} cannot be split over {world} processes")
-            batch = tuple(tensor[rank::world] for tensor in batch)
-        return self._objective(*batch)
+        batch = self._task.stream.batch(position)
+        if self._context.precision == "bf16-mixed":  # the data too: all records of this precision were made so
+            batch = tuple(tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in batch)
+        with self._context.autocast():
+            return self._task.loss(self._task.model, batch)
 
     def _prepare(self) -> None:
         """Set the learning rates of the next step."""
@@ -70,7 +54,7 @@ class Stepper:
         self._prepare()
         self.optimiser.zero_grad()
         loss = self.loss(self.clock % self._block)
-        self._fabric.backward(loss)
+        loss.backward()
         if self._task.clip is not None:
             nn.utils.clip_grad_norm_(self._parameters.values(), self._task.clip)
         self.optimiser.step()
@@ -136,40 +120,31 @@ class Training:
                 self._evaluate()
             context.progress(taken, task.steps, loss=self._recent_loss)
             if not last and context.should_save:
-                self.stepper.total.copy_(self._over_processes(self.stepper.total.clone()))
                 context.save(**self.stepper.state())
-        if context.fabric.is_global_zero:
-            with evaluating(task.model, context):
-                context.observe(task.observe(task.model))
+        with evaluating(task.model, context):
+            context.observe(task.observe(task.model))
 
     def _steps(self) -> int:
         """Steps since the last evaluation."""
         return self.stepper.taken - int(self.context.history[-1]["step"] if self.context.history else 0)
 
     def _recent_loss(self) -> float:
-        """The mean since the last evaluation, in this process; waits for the device."""
+        """The mean since the last evaluation; waits for the device."""
         steps = self._steps()
         return float(self.stepper.total) / steps if steps else self.context.history[-1]["loss"]
 
     def _evaluate(self) -> None:
-        """Extend the history; only the first process evaluates, but all see the loss. One that is not finite ends the
-        run."""
+        """Extend the history. A loss that is not finite ends the run."""
         context, task, step = self.context, self.task, self.stepper.taken
-        loss = self._over_processes(self.stepper.total / self._steps()).item()
+        loss = (self.stepper.total / self._steps()).item()
         self.stepper.total.zero_()
         if not math.isfinite(loss):
             raise TrainingError(f"the training loss is {loss} at step {step}")
-        metrics: dict[str, float] = {}
-        if context.fabric.is_global_zero:
-            with evaluating(task.model, context):
-                metrics = task.evaluate(task.model)
-            if taken := set(OWN) & set(metrics):
-                raise ValueError(f"evaluate must not name a metric {' or '.join(OWN)}, got {taken.pop()!r}")
+        with evaluating(task.model, context):
+            metrics = task.evaluate(task.model)
+        if taken := set(OWN) & set(metrics):
+            raise ValueError(f"evaluate must not name a metric {' or '.join(OWN)}, got {taken.pop()!r}")
         context.log(step, **{"loss": loss, **metrics})
-
-    def _over_processes(self, tensor: Tensor) -> Tensor:
-        """Its mean over processes; may overwrite the tensor."""
-        return torch.as_tensor(self.context.fabric.all_reduce(tensor, reduce_op="mean"))
 
 
 def train(context: Context, task: Task) -> None:
@@ -178,6 +153,6 @@ def train(context: Context, task: Task) -> None:
 
     if task.steps < 1:
         raise TrainingError(f"a run must have at least one step, got {task.steps}")
-    stepper = (GraphStepper if context.loop == "graph" else Stepper)(task, context.fabric)
+    stepper = (GraphStepper if context.loop == "graph" else Stepper)(task, context)
     torch.manual_seed(context.seed)
     Training(context, task, stepper).run()
