@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurocoder.lab.data import cifar
-from neurocoder.lab.experiments.images.classes import CLASSES
+from neurocoder.lab.experiments.images.data import CLASSES
 from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig
 from neurocoder.lab.experiments.images.figures import COLOURS, OURS, columns_for
 from neurocoder.lab.experiments.images.models import DATASETS, MODELS, variants

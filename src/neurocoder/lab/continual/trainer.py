@@ -13,7 +13,6 @@ from .evaluation import accuracy_on, device_of, width
 from .methods import Method
 from .methods.base import trainable
 from .pool import Part, Pool, permutation
-from .state import copied
 from .step import Step
 from .tasks import Task
 
@@ -209,3 +208,14 @@ def _whole(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return value
+
+
+def copied(state: Any, device: torch.device | str) -> Any:
+    """A copy of nested dicts and lists on this device, which shares no tensor with the original."""
+    if isinstance(state, Tensor):
+        return state.detach().to(device, copy=True).contiguous()
+    if isinstance(state, dict):
+        return {key: copied(value, device) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [copied(value, device) for value in state]
+    return state

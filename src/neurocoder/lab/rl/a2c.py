@@ -8,19 +8,42 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..train.capture import Captured
 from .agent import Agent
-from .environments import for_training
+from .environments import Episode, for_training
 from .flat import Flat, rmsprop
-from .reports import STATISTICS, Reports
 from .rollout import Autocast, Rollout, difference
 from .settings import Settings
+
+STATISTICS = ("loss", "entropy", "value_error", "gradient_norm")
 
 
 def part_seed(seed: int, part: int, place: int) -> int:
     """Of environments: for each seed of a run, each part of it between interruptions, and each group or worker."""
     return (seed * 1_000_003 + part * 10_007 + place * 100_003) % 2**31
+
+
+class Reports:
+    """What both trainers report between two calls: finished episodes, and means over updates."""
+
+    _episodes: list[Episode]
+    _totals: Tensor
+    """Sums of the statistics (4,) over `_updates` updates."""
+    _updates: int
+
+    def episodes(self) -> list[Episode]:
+        """Finished since the last call."""
+        found, self._episodes = self._episodes, []
+        return found
+
+    def statistics(self) -> dict[str, float]:
+        """Means over the updates since the last call; waits for the device."""
+        totals = (self._totals / max(1, self._updates)).tolist()
+        self._totals.zero_()
+        self._updates = 0
+        return dict(zip(STATISTICS, totals, strict=True))
 
 
 class A2C(Reports):

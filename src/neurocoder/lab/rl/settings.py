@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 HEADS = ("plain", "hyper", "neurocoder")
+GAMES = {
+    "seaquest": "ALE/Seaquest-v5",
+    "mspacman": "ALE/MsPacman-v5",
+    "frostbite": "ALE/Frostbite-v5",
+    "montezuma": "ALE/MontezumaRevenge-v5",
+}
+"""The paper's games: ids by short name."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
 from ...report.statistics import differences
 from ...rl import HEADS
 from ...rl.evaluation import REFERENCES
-from .variants import GAMES
+from ...rl.settings import GAMES
 
 PUBLISHED = {
     "seaquest": (1_326, 1_714, 1_240),

@@ -25,9 +25,7 @@ from ...records.record import Record
 from ...report.sections import Section
 from ...train.spec import Batch, Task
 from ..experiment import TaskExperiment
-from . import attention as digits_attention
-from . import patterns
-from . import report as digits_errors
+from . import patterns, report
 from .models import PROGRAMS, VARIANTS, build_model
 
 HELD_OUT = 10_000
@@ -184,5 +182,4 @@ class Digits(TaskExperiment):
         )
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
-        found = [digits_errors.section(records, paper), digits_attention.section(records, paper)]
-        return [section for section in found if section is not None]
+        return report.sections(records, paper)

@@ -25,8 +25,7 @@ from torch.nn.functional import avg_pool2d
 
 import neurocoder as nc
 
-from ...mlp import mlp
-from ...networks import LeNet
+from ...networks import LeNet, mlp
 from .densenet import DenseNet
 
 DATASETS = {"cifar10": 10, "cifar100": 100}

@@ -13,10 +13,9 @@ from ...report.compare import AS_THE_PRESET, Effective, Rows, apart, label, pane
 from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
 from ...report.statistics import by_seed, differences
 from . import figures
-from .classes import TITLES
+from .data import TITLES
 from .models import MODELS, NETWORKS, parse, variants
-from .report_programs import Cases, agreement_table, class_tables, program_table
-from .shared import shared_plots
+from .report_programs import Cases, agreement_table, class_tables, program_table, shared_plots
 
 PAPERS = {"original": "original", "mixture": "moe", "stored-program": "nsm", "neurocoder": "neurocoder"}
 """The paper's names of our models."""

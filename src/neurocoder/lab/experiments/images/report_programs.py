@@ -1,16 +1,24 @@
-"""Tables of where programs help and where not: by class, against the original's predictions, and how many there are."""
+"""Where programs help and where not: tables by class, against the original's predictions, and of how many there are;
+and images that share a program. Records only name these images, so the data set has to be at hand to draw them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from statistics import fmean
+from typing import Any
 
+import torch
+from numpy.typing import NDArray
+
+from ...data import cifar
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Table
-from .classes import CLASSES, TITLES
+from ...report.sections import Cell, Difference, Ours, Plot, Table, UndrawableError
+from .data import CLASSES, TITLES
+from .figures import shared_programs
 from .models import MODELS, NETWORKS
-from .observations import agreement
+from .observations import agreement, unpack
 
 LAYERS = {
     "mlp": {"1": "first", "3": "middle", "5": "output"},
@@ -30,6 +38,8 @@ LAYERS = {
 """Layers in words."""
 EXTREMES = 5
 """Of CIFAR-100, classes with the largest gains and losses that are shown."""
+PROGRAMS = 3
+"""Of each layer: those that most images share."""
 
 Cases = dict[tuple[str, str], dict[str, list[Record]]]
 """By data set and network: the records of each model, by seed."""
@@ -152,3 +162,51 @@ def program_table(found: Cases) -> Table:
             "the commonest programs, and their class."
         ),
     )
+
+
+def pictures(dataset: str, record: Record) -> NDArray[Any]:
+    """The test images (N, 32, 32, 3) in the order in which the run read them."""
+    try:
+        images, labels = cifar.load(dataset, train=False)
+    except (OSError, ValueError) as error:
+        raise UndrawableError(str(error)) from None
+    predicted, right = torch.from_numpy(unpack(record.observations["predictions"])), record.observations["right"]
+    same = len(predicted) == len(labels)
+    if not same or labels[predicted == labels].bincount(minlength=len(right)).tolist() != right:
+        raise UndrawableError(f"the test images of {TITLES[dataset]} are not in the order in which the runs read them")
+    return images.permute(0, 2, 3, 1).numpy()
+
+
+def shared_plots(found: Cases) -> list[Plot]:
+    """A figure for each data set, of the Neurocoder with the first seed."""
+    plots = []
+    for dataset, title in TITLES.items():
+        first = {
+            network: models["neurocoder"][0]
+            for (its, network), models in found.items()
+            if its == dataset and "neurocoder" in models
+        }
+        runs = {
+            network: record
+            for network, record in first.items()
+            if record.config["source"] == "cifar" and not record.config["validation"]
+        }
+        if runs:
+            caption = (
+                f"{title}, Neurocoder, first seed: test images for which the same slots lead in every component of a "
+                "layer, one such program in a row, and the percentage of all test images that share it."
+            )
+            plots.append(Plot(f"{dataset}-shared", caption, partial(draw, dataset, runs)))
+    return plots
+
+
+def draw(dataset: str, runs: Mapping[str, Record]) -> Any:
+    """A panel for each layer of each network."""
+    panels = {}
+    for network, record in runs.items():
+        images = pictures(dataset, record)
+        for layer, programs in record.observations["programs"].items():
+            largest = programs["largest"][:PROGRAMS]
+            rows = [(f"{100 * program['share']:.1f}%", images[program["rows"]]) for program in largest]
+            panels[f"{NETWORKS[network]}, {LAYERS[network].get(layer, layer)} layer"] = rows
+    return shared_programs(panels)

@@ -26,9 +26,8 @@ from ..experiment import Experiment
 from . import report as split_sections
 from .data import tasks_of
 from .growing import Growing, View, erased, nearest_keys, slot_map
-from .methods import make_method, make_optimiser
 from .models import build_growing, build_model
-from .variants import naming, parse, variants
+from .variants import make_method, make_optimiser, naming, parse, variants
 
 VIEWS: dict[str, View] = {"mnist": "blurred", "permuted": "pixels"}
 """What the keys of growing models are made of, by data set; else features."""
