@@ -14,7 +14,7 @@ from ..train.capture import Captured
 from .agent import Agent
 from .environments import Episode, for_training
 from .flat import Flat, rmsprop
-from .rollout import Autocast, Rollout, difference
+from .rollout import Autocast, Rollout, compute_gradients
 from .settings import Settings
 
 STATISTICS = ("loss", "entropy", "value_error", "gradient_norm")
@@ -103,7 +103,6 @@ class A2C(Reports):
                     batch = rollout.count * rollout.length
                     self._rate.fill_(self.settings.rate_at(self.steps, batch))
                     captured(partial(self._update, rollout))
-                    rollout.turned()
                     self._updates += 1
                     self.steps += batch
                     self._episodes += rollout.environments.finished()
@@ -113,11 +112,11 @@ class A2C(Reports):
     def _update(self, rollout: Rollout) -> None:
         """The learn step; all on the device."""
         settings = self.settings
-        terms = difference(rollout, self.flat.gradient)
+        terms = compute_gradients(rollout, self.flat.gradient)
         norm = self.flat.clip(settings.clip)
         rmsprop(self.flat.values, self.squares, self.flat.gradient, self._rate, settings.alpha, settings.epsilon)
         self._totals.add_(torch.stack((*terms, norm)))
-        rollout.turn()
+        rollout.start_next()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training starts from; its environments start new episodes, with other seeds."""

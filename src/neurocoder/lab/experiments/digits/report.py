@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ...data import mnist
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Section, Table
 from ...report.statistics import by_seed, differences
 from . import figures as plots
 from .models import BEST, LIMIT, PROGRAMS, VARIANTS, title
@@ -85,7 +85,7 @@ def difference_table(records: Sequence[Record], measure: str, paper: Mapping[str
     for question, (first, second) in PAIRS.items():
         found = differences(by_seed(records, first, "error"), by_seed(records, second, "error"))
         if found:
-            rows.append([question, first, second, Difference(found)])
+            rows.append([question, first, second, PairedDifference(found)])
     stated = (
         f" The paper states up to {paper['gain_up_to']:g} over its linear classifier." if "gain_up_to" in paper else ""
     )
@@ -107,8 +107,8 @@ def error_table(records: Sequence[Record], measure: str, paper: Mapping[str, Any
             variant,
             parameters(records, variant),
             theirs.get(variant),
-            Ours(errors(records, variant)),
-            Ours(list(by_seed(records, variant, "train_error").values())),
+            Estimate(errors(records, variant)),
+            Estimate(list(by_seed(records, variant, "train_error").values())),
         ]
         for variant in VARIANTS
         if errors(records, variant)
@@ -179,9 +179,9 @@ def pattern_table(seen: Mapping[str, Sequence[Record]], paper: Mapping[str, Any]
     for variant, runs in seen.items():
         for n, found in enumerate(zip(*(run.observations["components"] for run in runs), strict=True)):
             cells = (
-                Ours([len(component["best"]["share"]) for component in found], digits=1),
-                Ours([max(component["silhouettes"]) for component in found]),
-                Ours([100 * component["two"]["explain"] for component in found], digits=0),
+                Estimate([len(component["best"]["share"]) for component in found], digits=1),
+                Estimate([max(component["silhouettes"]) for component in found]),
+                Estimate([100 * component["two"]["explain"] for component in found], digits=0),
             )
             distinct = sum(component["count"] > 1 for component in found)
             rows.append([named(variant), n + 1, *cells, f"{distinct} of {len(found)}"])

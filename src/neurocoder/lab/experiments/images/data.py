@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...data import cifar
 from ...train.spec import Batch
-from .augmentation import Draws, Kind, normalised, pictures, redraw, still
+from .augmentation import Draws, Kind, identity, normalised, pictures, redraw
 from .models import DATASETS
 
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -120,7 +120,7 @@ class ImageStream:
         self.steps = len(data.labels) // batch
         shape, device = (self.steps, batch), data.images.device
         self.order = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.draws = still(shape, device)
+        self.draws = identity(shape, device)
         self.begun = time.monotonic()
         """When the current block was filled."""
 

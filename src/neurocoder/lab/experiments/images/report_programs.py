@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...data import cifar
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Plot, Table, UndrawableError
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Table, UndrawableError
 from .data import CLASSES, TITLES
 from .figures import shared_programs
 from .models import MODELS, NETWORKS
@@ -77,7 +77,7 @@ def all_classes(dataset: str, each: Mapping[str, Sequence[tuple[float, list[floa
     order = sorted(range(len(first)), key=lambda c: -fmean(first[c][1]))
     rows: list[list[Cell]] = []
     for c in order:
-        cells: list[list[Cell]] = [[f"{own[c][0]:.1f}", Difference(own[c][1], 1)] for own in each.values()]
+        cells: list[list[Cell]] = [[f"{own[c][0]:.1f}", PairedDifference(own[c][1], 1)] for own in each.values()]
         rows.append([CLASSES[dataset][c], *(cell for two in cells for cell in two)])
     return Table(
         title=f"{TITLES[dataset]}: Neurocoder by class",
@@ -95,7 +95,7 @@ def extremes(dataset: str, each: Mapping[str, Sequence[tuple[float, list[float]]
         means = [fmean(change) for _, change in own]
         order = sorted(range(len(own)), key=lambda c: -means[c])
         for c in order[:EXTREMES] + order[-EXTREMES:]:
-            rows.append([NETWORKS[network], CLASSES[dataset][c], f"{own[c][0]:.1f}", Difference(own[c][1], 1)])
+            rows.append([NETWORKS[network], CLASSES[dataset][c], f"{own[c][0]:.1f}", PairedDifference(own[c][1], 1)])
         up, down = (sum(sign * mean > 0 for mean in means) for sign in (1, -1))
         counts.append(f"{NETWORKS[network]}: {up} classes gain, {down} lose")
     return Table(
@@ -116,7 +116,7 @@ def agreement_table(found: Cases) -> Table:
         for model, runs in models.items():
             same = [agreement(r.observations["predictions"], base[r.seed]) for r in runs if r.seed in base]
             if model != "original" and same:
-                rows.append([TITLES[dataset], NETWORKS[network], MODELS[model].title, Ours(same, 1), yardstick])
+                rows.append([TITLES[dataset], NETWORKS[network], MODELS[model].title, Estimate(same, 1), yardstick])
     return Table(
         title="Same prediction as the original network, percent of the images",
         headings=["data", "network", "model", "same as the original", "two originals with different seeds"],
