@@ -62,7 +62,7 @@ def test_no_races_in_the_orthogonal_losses(watch):
 @pytest.mark.parametrize("method", ["join", "await_mark", "keep"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_missing_wait_is_found(monkeypatch, watch, method, steps):
-    from neurocoder.ops.side_stream import SideStream
+    from neurocoder.ops.launch import SideStream
     from races import Race
 
     monkeypatch.setattr(SideStream, method, lambda *args: None)

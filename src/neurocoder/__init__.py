@@ -1,7 +1,14 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
 from . import functional, plot, reference
-from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
+from .baselines import (
+    HyperConfig,
+    HyperLinear,
+    MixtureConfig,
+    MixtureLinear,
+    StoredProgramConfig,
+    StoredProgramLinear,
+)
 from .checkpoint import CheckpointError, load, save
 from .growing import (
     GrowingConfig,
@@ -15,17 +22,25 @@ from .growing import (
     shrink,
 )
 from .inspect.record import Recording, record
+from .layer.active import ActiveProgram
 from .layer.base import CodedLayer
-from .layer.config import Config, HyperConfig, MixtureConfig, ProgramConfig, Start, StoredProgramConfig
+from .layer.config import Config
 from .layer.control import control
-from .layer.conv import Conv1d, Conv2d
+from .layer.conv import CodedConv, CodedConv1d, CodedConv2d
 from .layer.linear import CodedLinear
 from .ops.backend import backend
 from .parameters import count_parameters, parameter_groups
-from .program.controller import ProgramController
-from .program.layer import ProgramLayer, Programs
-from .program.linear import Linear
-from .program.memory import ProgramMemory
+from .program import (
+    Conv1d,
+    Conv2d,
+    Linear,
+    ProgramConfig,
+    ProgramController,
+    ProgramLayer,
+    ProgramMemory,
+    Programs,
+    Start,
+)
 from .surgery.plan import Plan, plan
 from .surgery.recode import recode, restore
 from .surgery.registry import register
@@ -33,7 +48,11 @@ from .training import auxiliary_loss, orthogonal_loss
 from .version import __version__
 
 __all__ = [
+    "ActiveProgram",
     "CheckpointError",
+    "CodedConv",
+    "CodedConv1d",
+    "CodedConv2d",
     "CodedLayer",
     "CodedLinear",
     "Config",

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, spread
 from .layer.base import CodedLayer
+from .layer.checks import require_module
 from .layer.config import Config
 from .ops.compiled import uncompiled
 from .surgery.recode import swap, warn_of_optimisers
 from .surgery.registry import config_types, kind_for
-from .surgery.targets import Model, modules_by_name, require_module
+from .surgery.targets import Model, modules_by_name
 from .version import __version__
 
 FORMAT = 2

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from .layer.base import CodedLayer, coded_layers
-from .surgery.targets import require_module
+from .layer.checks import require_module
 
 PARTS = ("memory", "controller", "residual", "main")
 

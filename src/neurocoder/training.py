@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from .layer.base import CodedLayer, coded_layers
+from .layer.checks import require_module
 from .program.layer import ProgramLayer
 from .program.memory import orthogonal_losses
-from .surgery.targets import require_module
 
 
 def _layers(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:

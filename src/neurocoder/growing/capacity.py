@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..layer.base import coded_layers
+from ..layer.checks import require_module
 from ..layer.config import whole
-from ..surgery.targets import require_module
 from .memory import GrowingMemory, set_row
 from .notes import Notes
 

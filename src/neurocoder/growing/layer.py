@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..layer.base import CodedLayer
-from ..layer.precision import full_precision
+from ..layer.start import full_precision, plain_weight
 from ..ops.backend import is_exporting, is_transformed
-from ..program import start as initialisation
 from .capacity import set_capacity
 from .config import GrowingConfig
 from .functional import blended, has_kernel
@@ -103,10 +102,10 @@ class GrowingLayer(CodedLayer):
             return
         with full_precision(self.memory.U.device):
             self.memory.reset()
-            self.start_from(initialisation.plain_weight(self.weight_shape))
+            self.start_from(plain_weight(self.weight_shape))
             if self.bias is not None:
                 fan_in = math.prod(self.weight_shape[1:])
-                self.bias.copy_(initialisation.plain_weight((len(self.bias), fan_in))[:, 0])
+                self.bias.copy_(plain_weight((len(self.bias), fan_in))[:, 0])
 
     def start_from(self, weight: Tensor) -> None:
         """`R = W`: nothing is written, so the layer is the plain one. Without a residual it cannot hold a weight."""

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from ..layer.base import CodedLayer
+from ..layer.checks import require_module
 from ..ops.compiled import run_uncompiled
-from ..surgery.targets import require_module
 
 
 class Recording(Mapping[str, Any]):

@@ -9,25 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..distributed import is_sharded
-from ..layer.config import ProgramConfig
-from ..ops.backend import fuses_orthogonality
-from ..ops.part import Part
+from ..layer.start import affine, orthonormal
 from . import functional as F
-
-
-def orthonormal(rows: int, columns: int) -> Tensor:
-    """A random matrix with orthonormal rows, or columns if there are more rows; in float32 on the CPU."""
-    return nn.init.orthogonal_(torch.empty(rows, columns, device="cpu", dtype=torch.float32))
-
-
-def affine(inputs: int, outputs: int, **options: Any) -> tuple[Any, Any]:
-    """Weight (outputs, inputs) and bias of an affine map inside a layer, initialised like `nn.Linear`.
-
-    They are bare parameters: tools that look for `nn.Linear` (LoRA, quantisers, initialisers) would mistake a submodule
-    for a layer of the model.
-    """
-    linear = nn.Linear(inputs, outputs, **options)
-    return linear.weight, linear.bias
+from .config import ProgramConfig
+from .dispatch import fuses_orthogonality
+from .part import Part
 
 
 class Slots(NamedTuple):

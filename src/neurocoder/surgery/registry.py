@@ -7,12 +7,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..baselines import HyperLinear, MixtureLinear, StoredProgramLinear
 from ..layer.base import CodedLayer
 from ..layer.config import Config
-from ..layer.conv import Conv1d, Conv2d
 from ..layer.linear import CodedLinear
-from ..program.linear import Linear
 from .targets import described
 
 
@@ -84,17 +81,6 @@ def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, trans
     if transposed and not issubclass(coded_type, CodedLinear):
         raise ValueError(f"coded_type must be a subclass of neurocoder.CodedLinear if transposed, got {coded_type!r}")
     _registry[plain_type, config_type] = Kind(coded_type, transposed)
-
-
-for _plain, _coded in (
-    (nn.Linear, Linear),
-    (nn.Conv1d, Conv1d),
-    (nn.Conv2d, Conv2d),
-    (nn.Linear, MixtureLinear),
-    (nn.Linear, StoredProgramLinear),
-    (nn.Linear, HyperLinear),
-):
-    register(_plain, _coded)
 
 
 def kind_for(plain: nn.Module, config: Config) -> Kind | None:

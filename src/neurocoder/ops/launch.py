@@ -1,4 +1,4 @@
-"""Side streams of a CUDA graph.
+"""How kernels are launched: sizes rounded up, the precision of products, side streams of a CUDA graph.
 
 The kernels of small layers fill only a fraction of a GPU. While a graph is captured, work that the main stream does not
 wait for goes to a side stream, and becomes a concurrent branch of the graph. Otherwise it runs in line.
@@ -17,6 +17,35 @@ WIDTH = 4
 """Maximum number of concurrent side streams."""
 _streams: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 """Up to `WIDTH` per device. They are reused: cuBLAS holds a workspace for every stream it has seen."""
+
+
+# Triton's own functions for sizes take microseconds per call, and a training step makes thirty calls.
+
+
+def cdiv(size: int, block: int) -> int:
+    """The number of blocks that cover a size."""
+    return -(-size // block)
+
+
+def aligned(size: int) -> int:
+    """The size rounded up so that rows are aligned to 16 bytes, as fast matrix products need."""
+    return cdiv(size, 4) * 4
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is at least `size` (>= 1)."""
+    return 1 << (size - 1).bit_length()
+
+
+def padded(size: int) -> int:
+    """The next power of two, at least the 16 that products in kernels need."""
+    return max(16, power_of_two(size))
+
+
+def precision(dtype: torch.dtype) -> str:
+    """The precision that makes products in the kernels as exact as torch's own."""
+    rough = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if rough else "tf32x3"
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
