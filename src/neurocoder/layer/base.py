@@ -374,7 +374,7 @@ def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
         for child in module.modules():
             if "original_module" in child._modules and "modules_to_save" in child._modules:
                 # PEFT's wrapper trains a copy and keeps the original, which is not called.
-                seen.update(map(id, child.original_module.modules()))
+                seen.update(map(id, child.get_submodule("original_module").modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
                 yield child
