@@ -14,6 +14,7 @@ from ..layer.base import CodedLayer
 from ..layer.checks import require_module
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
+from ..ops.torch_private import all_hooks
 from .registry import LayerSpec, kind_for, plain_types_for
 from .targets import Match, Target, Targets, described, modules_by_name, overview, select, type_name
 
@@ -287,10 +288,7 @@ def _by_reason(skipped: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether this module has hooks, or a replaced `forward`, that its replacement would lose."""
-    tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
-    for parameter in module.parameters():
-        tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
-    return any(tables) or "forward" in vars(module)
+    return any(all_hooks(module)) or "forward" in vars(module)
 
 
 def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
