@@ -372,9 +372,10 @@ def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
     seen: set[int] = set()
     for module in modules:
         for child in module.modules():
-            if "original_module" in child._modules and "modules_to_save" in child._modules:
+            original = child._modules.get("original_module")
+            if original is not None and "modules_to_save" in child._modules:
                 # PEFT's wrapper trains a copy and keeps the original, which is not called.
-                seen.update(map(id, child.original_module.modules()))
+                seen.update(map(id, original.modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
                 yield child
