@@ -1,6 +1,6 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
-from . import functional, plot, reference
+from . import functional, inspect, plot, reference
 from .baselines import (
     HyperConfig,
     HyperLinear,
@@ -23,7 +23,7 @@ from .growing import (
 )
 from .inspect.record import Recording, record
 from .layer.active import ActiveProgram
-from .layer.base import CodedLayer
+from .layer.base import CodedLayer, coded_layers
 from .layer.config import Config
 from .layer.control import control
 from .layer.conv import CodedConv, CodedConv1d, CodedConv2d
@@ -82,10 +82,12 @@ __all__ = [
     "__version__",
     "auxiliary_loss",
     "backend",
+    "coded_layers",
     "control",
     "count_parameters",
     "functional",
     "grow",
+    "inspect",
     "load",
     "orthogonal_loss",
     "parameter_groups",

@@ -316,7 +316,7 @@ def test_recoding_changes_no_output_and_restore_gives_the_weight_back(name, resi
     assert layer.R.requires_grad is layer.bias.requires_grad is (residual is True)
     assert nc.count_parameters(model)["residual"] == old.weight.numel()
     with torch.no_grad():
-        layer.memory.written.fill_(2)  # new slots say nothing yet
+        layer.memory.written.fill_(2)  # new slots output zero until trained
         layer.memory.keys[:2] = torch.eye(layer.memory.keys.shape[1])[:2]
     assert torch.equal(model(x), before)
     layer.memory.written.zero_()
@@ -377,7 +377,6 @@ def test_counts():
     assert decayed == {id(layer.R)}
 
 
-@pytest.mark.skipif(not hasattr(nc, "grow"), reason="count_parameters does not know growing layers yet")
 def test_keys_count_and_what_is_written_is_told():
     layer = filled("linear", 2)
     counts = nc.count_parameters(nn.Sequential(layer, nn.Linear(3, 2)))

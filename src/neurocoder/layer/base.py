@@ -372,17 +372,22 @@ def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
     seen: set[int] = set()
     for module in modules:
         for child in module.modules():
-            original = child._modules.get("original_module")
-            if original is not None and "modules_to_save" in child._modules:
+            if "original_module" in child._modules and "modules_to_save" in child._modules:
                 # PEFT's wrapper trains a copy and keeps the original, which is not called.
-                seen.update(map(id, original.modules()))
+                seen.update(map(id, child.get_submodule("original_module").modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
                 yield child
 
 
 def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
-    """The coded layers of these modules by name, each once even if it is shared."""
+    """The coded layers of these modules by name, each once even if it is shared.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), "2", nc.ProgramConfig())
+        >>> {name: layer.config.slots for name, layer in nc.coded_layers(model).items()}
+        {'2': 30}
+    """
     unnamed = {id(layer): layer for layer in each_coded_layer(*modules)}
     found: dict[str, CodedLayer] = {}
     for module in modules:
