@@ -233,7 +233,9 @@ def test_a_change_of_memory_or_controller_is_recorded(change):
         y = model(x)
     programs = trace["0"]
     torch.testing.assert_close(programs.u, layer.programs(x).u)
-    weight = layer.working_programs(programs)
+    slots = layer.memory()
+    weight = nc.functional.active_program(programs.u, programs.v, programs.sigma, slots.U, slots.V)
+    weight = weight + (programs.gate * programs.sigma[:, -1:]).unsqueeze(-1) * layer.R.mT
     torch.testing.assert_close((x.unsqueeze(-2) @ weight).squeeze(-2) + layer.bias, y, rtol=1e-4, atol=1e-4)
 
 
