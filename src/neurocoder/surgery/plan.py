@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ..distributed import spread
+from ..distributed import wrapper_conflict
 from ..layer.base import CodedLayer
 from ..layer.checks import require_module
 from ..layer.config import Config
@@ -170,7 +170,7 @@ class _Survey:
             return "nn.MultiheadAttention multiplies by its out_proj.weight itself and would never call a coded layer"
         if parametrize.is_parametrized(module):
             return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
-        reason = spread(self.modules, name, "recode")
+        reason = wrapper_conflict(self.modules, name, "recode")
         if reason and any(True for _ in _own_parameters(module)):
             return reason
         kind = kind_for(module, config)
