@@ -26,12 +26,6 @@ def _lab(name: str, *first: str) -> Callable[[Sequence[str]], int]:
     return call
 
 
-def _bench(arguments: Sequence[str]) -> int:
-    from .bench.command import main
-
-    return main(arguments)
-
-
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "run": (_lab("run"), "train an experiment: all its variants and seeds, or some"),
     "report": (_lab("forward", "report.build"), "build tables and figures from the records, next to the paper's"),
@@ -43,7 +37,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
         _lab("forward", "explorer.command"),
         "watch a program being composed, or look into a model of your own",
     ),
-    "bench": (_bench, "benchmark program layers against plain ones"),
+    "bench": (_lab("forward", "bench.command"), "benchmark program layers against plain ones"),
     "demo": (_lab("forward", "demo"), "a two-minute demo on MNIST"),
 }
 
