@@ -29,7 +29,6 @@ from .layer.control import control
 from .layer.conv import CodedConv, CodedConv1d, CodedConv2d
 from .layer.linear import CodedLinear
 from .ops.backend import backend
-from .parameters import count_parameters, parameter_groups
 from .program import (
     Conv1d,
     Conv2d,
@@ -44,7 +43,7 @@ from .program import (
 from .surgery.plan import Plan, plan
 from .surgery.recode import recode, restore
 from .surgery.registry import register
-from .training import auxiliary_loss, orthogonal_loss
+from .training import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
 from .version import __version__
 
 __all__ = [

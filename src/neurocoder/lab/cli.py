@@ -12,7 +12,7 @@ from typing import cast
 
 from neurocoder import __version__
 
-NEEDED = ("tyro", "rich", "matplotlib", "scipy", "lightning_fabric")
+NEEDED = ("tyro", "rich", "matplotlib", "scipy")
 
 
 def _lab(name: str, *first: str) -> Callable[[Sequence[str]], int]:
@@ -73,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes its buffer there
         return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once, not in every process
-            print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

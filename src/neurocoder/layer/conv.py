@@ -193,7 +193,7 @@ class CodedConv(CodedLayer):
         return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
 
 
-def _arguments(layer: Any) -> tuple[Any, ...]:
+def _arguments(layer: Any) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]:
     """The arguments that `nn.ConvNd` builds this geometry from, in their order."""
     sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     return (*sizes, layer.groups, layer.bias is not None, layer.padding_mode)

@@ -36,12 +36,17 @@ class CallSpec(NamedTuple):
     implementation: Literal["torch", "reference", "cpu", "triton", "operator"]
     """`operator`: the Triton kernels as one operator, in compiled and exported code"""
     program: ProgramConfig
-    dtype: torch.dtype | None = None
-    """Of the large products; the composition uses at least float32. None: no kernel runs."""
+    dtype: torch.dtype = torch.float32
+    """Of the large products of a kernel; the composition uses at least float32."""
     fused: bool = False
     """Whether the kernel also executes what it composes."""
     needs_backward: bool = True
     """Whether a backward may follow, which needs the state."""
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether forward and backward are hand-written."""
+        return self.implementation not in ("torch", "reference")
 
     @property
     def offset(self) -> int:
@@ -65,7 +70,7 @@ def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
     if layer.is_customised() or has_global_hooks():
         return torch_path
     if name in ("torch", "reference"):
-        return CallSpec(name, program)  # type: ignore[arg-type]  # narrowed by the line above
+        return CallSpec(name, program)
     if name == "triton":
         _require_triton(program, parameter)
     if parameter.is_meta or rows.is_meta or is_transformed():
@@ -109,7 +114,7 @@ def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
 
 def compose(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
     """The active programs of rows (N, control width), for a geometry to execute."""
-    if spec.dtype is not None:
+    if spec.has_kernel:
         attention, sigma, scale = _run(spec._replace(fused=False), layer, rows)
         slots, (u, v, _) = layer.memory, attention.to(spec.dtype)
         sigma, scale = sigma.to(spec.dtype), None if scale is None else scale.to(spec.dtype)

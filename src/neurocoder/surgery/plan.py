@@ -14,7 +14,7 @@ from ..layer.base import CodedLayer
 from ..layer.checks import require_module
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
-from .registry import Kind, kind_for, plain_types_for
+from .registry import LayerSpec, kind_for, plain_types_for
 from .targets import Match, Target, Targets, described, modules_by_name, overview, select, type_name
 
 
@@ -25,7 +25,7 @@ class Replacement:
     names: tuple[str, ...]
     """All names of the layer; more than one if a module is used twice."""
     plain: nn.Module
-    kind: Kind
+    kind: LayerSpec
     config: Config
     before: int
     after: int

@@ -29,8 +29,8 @@ DISTINCT = 0.5
 """The mean silhouette from which groups count as distinct."""
 SAMPLE = 1_000
 """Vectors that are grouped; the silhouette uses all pairwise distances."""
-STILL = 1e-3
-"""Attention whose standard deviation is below this share of its norm is the same for every image."""
+CONSTANT = 1e-3
+"""Attention whose standard deviation is below this share of its norm is constant."""
 
 
 def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def find(vectors: Array) -> tuple[dict[str, Any], Groups]:
         and which of the two each image follows (N,)
     """
     spread = float(np.sqrt(((vectors - vectors.mean(0)) ** 2).sum(-1).mean()))
-    still = spread <= STILL * float(np.linalg.norm(vectors.mean(0)))
+    constant = spread <= CONSTANT * float(np.linalg.norm(vectors.mean(0)))
     sample = vectors[:: -(-len(vectors) // SAMPLE)]
     tree, distances = linkage(sample, "ward"), torch.from_numpy(cdist(sample, sample))
     grouped = {k: group(sample, fcluster(tree, k, "maxclust")) for k in range(2, MOST + 1)}
@@ -98,7 +98,7 @@ def find(vectors: Array) -> tuple[dict[str, Any], Groups]:
     best = max(silhouettes, key=lambda k: silhouettes[k])
     two = follow(vectors, means_of(sample, grouped[2]))
     return {
-        "count": best if silhouettes[best] >= DISTINCT and not still else 1,
+        "count": best if silhouettes[best] >= DISTINCT and not constant else 1,
         "silhouettes": rounded([silhouettes[k] for k in sorted(silhouettes)]),
         "best": describe(vectors, follow(vectors, means_of(sample, grouped[best]))),
         "two": describe(vectors, two),

@@ -53,7 +53,7 @@ class Layer:
         self.read: list[Tensor] = []  # for each batch: attention over the slots of each memory (n, kinds, P)
         self.decided: list[Tensor] = []  # for each batch: what decides the programs (n, D)
         self.axis: int | None = None  # the dimension of the inputs, where their number does not tell
-        self.problem = "" if hasattr(module, "programs") else "this kind of layer keeps no programs to look at"
+        self.problem = "" if module.has_programs else "this kind of layer keeps no programs to look at"
 
     @property
     def grows(self) -> bool:

@@ -65,7 +65,7 @@ class Study:
         self.layers = {name: Layer(name, module) for name, module in named.items()}
         self.device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
         self.outputs: list[Tensor] = []
-        if any(hasattr(module, "programs") for module in named.values()):
+        if any(module.has_programs for module in named.values()):
             self._watch()
         self.pictures = self._pictures() if images else None
 
