@@ -20,7 +20,7 @@ Curve = NDArray[np.float64]
 
 def panel_figure(
     count: int, columns: int, height: float, beside: float = 0.6, **options: Any
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[Figure, list[Any]]:
     """A figure with panels in rows of so many columns, from left to right; the rest of the last row is empty.
 
     Args:
@@ -32,7 +32,7 @@ def panel_figure(
     figure = style.new_figure(beside + height * rows)
     axes = [*figure.subplots(rows, columns, squeeze=False, **options).flat]
     for axis in axes[count:]:
-        axis.set_axis_off()
+        axis.remove()
     return figure, axes[:count]
 
 
