@@ -52,6 +52,9 @@ class CodedLayer(nn.Module):
     undecayed: ClassVar[tuple[str, ...]] = ()
     """Attributes whose parameters an optimiser should not decay, besides biases."""
 
+    grows: ClassVar[bool] = False
+    """Whether the layer allocates slots as it learns."""
+
     name: str = ""
     """The layer's name in the model, if surgery put it there; for messages."""
     config: Config

@@ -23,6 +23,10 @@ class CodedConv(CodedLayer):
     """The geometry of a convolution, shared by the coded layers that replace `nn.ConvNd`; each image has one weight.
 
     Built with `nn.ConvNd`'s arguments in their order, then `config, control_dim=, device=, dtype=`.
+
+    Example:
+        >>> isinstance(nc.Conv1d(3, 6, 5), nc.CodedConv), isinstance(nc.GrowingConv2d(3, 6, 5), nc.CodedConv)
+        (True, True)
     """
 
     spatial: ClassVar[int]

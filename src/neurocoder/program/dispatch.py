@@ -22,6 +22,7 @@ from .config import ProgramConfig
 
 if TYPE_CHECKING:
     from .layer import ProgramLayer
+    from .memory import Slots
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
@@ -120,7 +121,7 @@ def compose(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
         sigma, scale = sigma.to(spec.dtype), None if scale is None else scale.to(spec.dtype)
     else:
         slots = layer.memory()
-        u, v, sigma, gate = (_literal if spec.implementation == "reference" else _by_modules)(layer, rows, slots.keys)
+        u, v, sigma, gate = (_literal if spec.implementation == "reference" else _by_modules)(layer, rows, slots)
         scale = None if gate is None else sigma[:, -1:] * gate
     return ActiveProgram(slots.U, slots.V, partial(F.execute, u=u, v=v, sigma=sigma), scale)
 
@@ -131,17 +132,17 @@ def compose_and_execute(spec: CallSpec, layer: ProgramLayer, x: Tensor) -> Tenso
     return y
 
 
-def _by_modules(layer: ProgramLayer, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _by_modules(layer: ProgramLayer, rows: Tensor, slots: Slots) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Attention u, v (N, r, P), sigma (N, r) and the gate (N, 1), by the layer's modules under autograd."""
-    attention, gate = layer.controller(rows, keys)
+    attention, gate = layer.controller(rows, slots.keys)
     u, v, s = attention.weight.flatten(2, 3)
-    return u, v, F.singular_values(s, layer.memory.S), gate
+    return u, v, F.singular_values(s, slots.S), gate
 
 
-def _literal(layer: ProgramLayer, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _literal(layer: ProgramLayer, rows: Tensor, slots: Slots) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The same by the equations as the paper prints them, row by row."""
     if not len(rows):
-        return _by_modules(layer, rows, keys)
+        return _by_modules(layer, rows, slots)
     parameters = dict(layer.named_parameters())
     traces = [reference.compose(parameters, layer.config, z) for z in rows]
     u, v, _ = torch.stack([trace.attention for trace in traces], dim=1)
