@@ -21,7 +21,7 @@ from ..surgery.targets import require_module
 from .capacity import erase, require_resizable, restart_state, set_capacity
 from .layer import GrowingLayer
 from .memory import GrowingMemory, live
-from .notes import least
+from .notes import is_capturing, least
 
 _grown: WeakKeyDictionary[GrowingMemory, ref[Growth]] = WeakKeyDictionary()
 """What grows each memory; the optimiser's hooks keep it alive."""
@@ -135,7 +135,7 @@ class Growth:
 
     def _make_room_if_possible(self, is_parallel: bool) -> None:
         """Grow what may be full; a captured or DDP-wrapped model is only told, since it has to be rebuilt."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if is_capturing():
             self._announce_capture()  # replays run no hook, so they cannot
             return
         for name, layer in self._layers.items():

@@ -128,7 +128,7 @@ class GrowingMemory(nn.Module):
         notes, wide = self.notes, self.visits.dtype
         nearest, length = reading.similarity[:, 0].to(wide), reading.length.to(wide)
         least = candidates(z.detach().to(wide), length, nearest, len(notes.similarity))
-        begin = None if torch.compiler.is_compiling() else partial(notes.begin, self.U)
+        begin = None if torch.compiler.is_compiling() else partial(notes.begin, (self.U, self.V))
         totals = (notes.visits, notes.similarity, notes.keys)
         return BackwardStats(begin, totals, reading.slots, reading.share.to(wide), *least)
 
