@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from triton.runtime.interpreter import InterpretedFunction
 
 import neurocoder as nc
-from neurocoder.ops import side_stream
+from neurocoder.ops import launch as side_stream
 
 
 class Race(AssertionError):
@@ -65,7 +65,8 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.current, self.owners, self.touched, self.given_back, self.races = Stream(), {}, {}, {}, []
         cuda = SimpleNamespace(Stream=Stream, current_stream=lambda device: self.current, set_stream=self.go_to)
-        monkeypatch.setattr(side_stream, "torch", SimpleNamespace(cuda=cuda))
+        stand_in = SimpleNamespace(cuda=cuda, float32=torch.float32, backends=torch.backends)
+        monkeypatch.setattr(side_stream, "torch", stand_in)
         monkeypatch.setattr(side_stream, "capturing", lambda tensor: True)
         monkeypatch.setattr(side_stream, "_streams", {})
         run = InterpretedFunction.run

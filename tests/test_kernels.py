@@ -155,19 +155,19 @@ def test_compiled_through_the_operator(case, frozen):
 @pytest.mark.parametrize("case", OPERATED)
 def test_operators_keep_the_rules_of_torchs_library(case):
     """Results share no storage with each other or the inputs, and their shapes are those that tracing expects."""
+    from neurocoder.program.dispatch import CallSpec
     from neurocoder.program.kernels import operator
-    from neurocoder.program.kernels.autograd import Form
 
     layer = randomised(OPERATED[case]()).to(DEVICE)
-    form = Form(True, layer.config, torch.float32, executes=layer.control_dim is None)
-    tensors = layer.tensors(form.executes)
+    spec = CallSpec("operator", layer.config, torch.float32, fused=layer.control_dim is None)
+    tensors = layer.tensors(spec.fused)
     present = [place for place, tensor in enumerate(tensors) if tensor is not None]
     given = [tensor.detach() for tensor in tensors if tensor is not None]
-    settings = (given, present, layer.config.sharpness, torch.float32, operator._numbers(form))
+    settings = (given, present, layer.config.sharpness, torch.float32, operator._numbers(spec))
     x = torch.randn(5, layer.control_dim or 7, device=DEVICE)
     made = operator.run(x, *settings)
-    grads = [torch.randn_like(output) for output in made[: operator._outputs(form)]]
-    backward = (grads, operator._saved(form, made), [True] * (1 + len(given)), x, *settings)
+    grads = [torch.randn_like(output) for output in made[: operator._outputs(spec)]]
+    backward = (grads, operator._saved(spec, made), [True] * (1 + len(given)), x, *settings)
     for operation, arguments in ((operator.run, (x, *settings)), (operator.run_backward, backward)):
         torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
         results = [tensor for tensor in operation(*arguments) if tensor.numel()]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from neurocoder.ops.rounding import aligned, cdiv, padded, power_of_two
-from neurocoder.program.kernels.cpu_attention import smallest
+from neurocoder.ops.launch import aligned, cdiv, padded, power_of_two
+from neurocoder.program.kernels.cpu_steps import smallest
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

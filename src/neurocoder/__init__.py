@@ -1,7 +1,14 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
-from . import functional, plot, reference
-from .baselines import HyperLinear, MixtureLinear, StoredProgramLinear
+from . import functional, inspect, plot, reference
+from .baselines import (
+    HyperConfig,
+    HyperLinear,
+    MixtureConfig,
+    MixtureLinear,
+    StoredProgramConfig,
+    StoredProgramLinear,
+)
 from .checkpoint import CheckpointError, load, save
 from .growing import (
     GrowingConfig,
@@ -15,25 +22,36 @@ from .growing import (
     shrink,
 )
 from .inspect.record import Recording, record
-from .layer.base import CodedLayer
-from .layer.config import Config, HyperConfig, MixtureConfig, ProgramConfig, Start, StoredProgramConfig
+from .layer.active import ActiveProgram
+from .layer.base import CodedLayer, coded_layers
+from .layer.config import Config
 from .layer.control import control
-from .layer.conv import Conv1d, Conv2d
+from .layer.conv import CodedConv, CodedConv1d, CodedConv2d
 from .layer.linear import CodedLinear
 from .ops.backend import backend
-from .parameters import count_parameters, parameter_groups
-from .program.controller import ProgramController
-from .program.layer import ProgramLayer, Programs
-from .program.linear import Linear
-from .program.memory import ProgramMemory
+from .program import (
+    Conv1d,
+    Conv2d,
+    Linear,
+    ProgramConfig,
+    ProgramController,
+    ProgramLayer,
+    ProgramMemory,
+    Programs,
+    Start,
+)
 from .surgery.plan import Plan, plan
 from .surgery.recode import recode, restore
 from .surgery.registry import register
-from .training import auxiliary_loss, orthogonal_loss
+from .training import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
 from .version import __version__
 
 __all__ = [
+    "ActiveProgram",
     "CheckpointError",
+    "CodedConv",
+    "CodedConv1d",
+    "CodedConv2d",
     "CodedLayer",
     "CodedLinear",
     "Config",
@@ -64,10 +82,12 @@ __all__ = [
     "__version__",
     "auxiliary_loss",
     "backend",
+    "coded_layers",
     "control",
     "count_parameters",
     "functional",
     "grow",
+    "inspect",
     "load",
     "orthogonal_loss",
     "parameter_groups",

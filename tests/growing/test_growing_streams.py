@@ -7,7 +7,7 @@ from growing_helpers import fill, small
 from neurocoder.growing import GrowingLinear, grow
 
 pytest.importorskip("triton")
-from neurocoder.ops.side_stream import SideStream
+from neurocoder.ops.launch import SideStream
 from races import Race, look_at, watching
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="streams are made up here")

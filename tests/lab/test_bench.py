@@ -57,7 +57,7 @@ def test_an_earlier_version_is_checked_and_timed_in_the_same_run(run, tmp_path, 
     assert "now / before" in printed
 
     against.package.cache_clear()
-    wrong = tmp_path / "before" / "neurocoder" / "kernels" / "cpu.py"
+    wrong = tmp_path / "before" / "neurocoder" / "program" / "kernels" / "cpu.py"
     wrong.write_text(wrong.read_text().replace("strength = sigma * read", "strength = sigma + read"))
     for name in [name for name in sys.modules if name.startswith("neurocoder_earlier")]:
         del sys.modules[name]

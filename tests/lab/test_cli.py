@@ -1,5 +1,6 @@
 """The command line: what it offers, and what it says to wrong input."""
 
+import dataclasses
 import io
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import neurocoder as nc
 from neurocoder.lab import cli
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS, load
-from neurocoder.lab.runner.command import options
+from neurocoder.lab.runner.command import INSTEAD, options
 
 
 def test_help_lists_the_commands(capsys):
@@ -84,12 +85,15 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("run lines:Lines --seeds 0,", "--seeds must be like 0-9 or 0,3,5, got '0,'"),
         ("run lines:Lines --variants lin,prog*", "--variants must match some of linear, program, dropout"),
         ("run lines:Lines --jobs 0", "--jobs must be at least 1, got 0"),
-        ("run lines:Lines --devices 0", "--devices must be at least 1, got 0"),
-        ("run lines:Lines --nodes 2", "--nodes must be 1 without torchrun or Slurm to join the machines, got 2"),
+        ("run lines:Lines --devices 4", f"--devices is gone, a run has one device: {INSTEAD}"),
+        ("run lines:Lines --nodes=2 --steps 9", f"--nodes is gone, a run has one device: {INSTEAD}"),
+        ("run lines:Lines --precision 16-mixed", "'16-mixed'"),
         ("run lines:Lines --checkpoint-seconds -1", "--checkpoint-seconds must be at least 0, got -1.0"),
-        ("run lines:Lines --jobs 2 --devices 2", "--jobs and --devices cannot be combined"),
         ("run lines:Lines --jobs 2 --cluster auto", "--jobs and --cluster cannot be combined"),
-        ("run lines:Lines --devices 2 --loop stacked", "--loop must be plain over several devices, got stacked"),
+        (
+            "run lines:Lines --loop stacked",
+            f"must be auto, plain or graph, got stacked, which is gone: {INSTEAD}",
+        ),
         ("run lines:Lines --device cpu --loop graph", "--loop graph needs a GPU, got --device cpu"),
         ("run lines:Lines --resume --again", "--resume continues runs, --again starts them over"),
         ("run lines:Lines --data-root /no/such/folder", "--data-root must be a folder, got /no/such/folder"),
@@ -147,12 +151,6 @@ def test_a_preset_without_seeds(capsys, monkeypatch):
     assert "--seeds must be given: experiment 'lines' has none for preset best" in capsys.readouterr().err
 
 
-def test_of_several_processes_one_complains(capsys, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert run("--seeds", "none") == 2
-    assert capsys.readouterr().err == ""
-
-
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     process = command("run", "lines:Lines", "--variants", "linear", "--seeds", "0-9", "--output", tmp_path)
     with process:
@@ -191,14 +189,20 @@ def test_a_folder_of_data_that_is_not_there(capsys, monkeypatch):
         (True, [], "cuda", "graph"),
         (False, [], "cpu", "plain"),
         (True, ["--device", "cpu"], "cpu", "plain"),
-        (True, ["--loop", "stacked"], "cuda", "stacked"),
         (True, ["--loop", "plain"], "cuda", "plain"),
-        (True, ["--devices", "2"], "cuda", "plain"),
     ],
 )
 def test_what_is_automatic_is_settled_by_the_hardware(gpu, words, device, loop):
     setup = options(["lines:Lines", *words])[0].setup(gpu, Lines.loops)
     assert (setup.device, setup.loop) == (device, loop)
+
+
+def test_an_experiment_may_have_a_setting_named_as_a_former_option(monkeypatch):
+    fields = [("nodes", int, 1)]
+    kind = dataclasses.make_dataclass("Config", fields, bases=(Lines.Config,), frozen=True)
+    monkeypatch.setattr(Lines, "Config", kind)
+    monkeypatch.setattr(Lines, "presets", {"best": kind()})
+    assert options(["lines:Lines", "--nodes", "3"])[2].nodes == 3
 
 
 def test_seeds_variants_and_presets_are_chosen(tmp_path, capsys):
@@ -252,7 +256,7 @@ def test_the_command_is_a_module_and_imports_little_for_help():
     """Neither experiments nor what they need are imported for `--help`."""
     code = (
         "import sys; from neurocoder.lab.cli import main; main(['--help']);"
-        "assert not {'tyro', 'rich', 'lightning_fabric', 'matplotlib'} & set(sys.modules)"
+        "assert not {'tyro', 'rich', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 

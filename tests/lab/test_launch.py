@@ -228,7 +228,7 @@ def test_a_dry_run_only_says_what_would_be_run(tmp_path, capsys):
 def test_a_dry_run_changes_nothing(tmp_path, capsys):
     assert run("--variants", "linear", "--seeds", 0, "--output", tmp_path) == 0
     folder = tmp_path / "lines" / "best" / "linear"
-    Checkpoint({}, [{}], 0.0, [], {}).write(folder / "seed1.checkpoint.safetensors")
+    Checkpoint({}, {}, 0.0, [], {}).write(folder / "seed1.checkpoint.safetensors")
     (folder / "seed0.json").write_text("damaged")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for more in ((), ("--again",), ("--resume",)):

@@ -61,7 +61,7 @@ RUN = ("run", "lines:Lines", "--preset", "smoke", "--variants", "program", "--se
 )
 def test_a_run_from_edited_source_is_marked_in_record_report_and_export(checkout, tmp_path, edited, given):
     commit = git(checkout, "rev-parse", "HEAD").stdout.decode().strip()
-    file = checkout / "src" / "neurocoder" / "losses.py"
+    file = checkout / "src" / "neurocoder" / "version.py"
     before = file.read_text()
     try:
         file.write_text(before + "\n# edited\n" * edited)

@@ -9,8 +9,10 @@ import time
 import pytest
 import torch
 from lines import Lines, Points, command, outcome, run
+from safetensors.torch import save
 from torch import nn
 
+from neurocoder.lab.records import checkpoint as checkpoints
 from neurocoder.lab.records.checkpoint import Checkpoint
 from neurocoder.lab.records.record import Damaged
 from neurocoder.lab.runner.runs import differences, format_seeds
@@ -72,17 +74,6 @@ def test_an_interrupted_run_saves_itself_and_resumes_bit_for_bit(
     assert run(*wish, "--output", tmp_path, "--resume") == 0
     assert outcome(tmp_path, variant) == outcome(tmp_path / "whole", variant)
     assert not files[0].exists()
-
-
-def test_seeds_that_are_stacked_resume_too(tmp_path, interrupted):
-    wish = ("--variants", "program", "--seeds", "0-2", "--loop", "stacked")
-    assert run(*wish, "--output", tmp_path / "whole") == 0
-    assert interrupted(signal.SIGTERM, 40, *wish, "--output", tmp_path) == 143
-    files = list((tmp_path / "lines" / "best" / "program").iterdir())
-    assert [file.name for file in files] == ["seed0-2.checkpoint.safetensors"]
-    assert run(*wish, "--output", tmp_path, "--resume") == 0
-    for seed in range(3):
-        assert outcome(tmp_path, "program", seed) == outcome(tmp_path / "whole", "program", seed)
 
 
 def test_finished_runs_are_skipped_and_done_anew_when_asked(tmp_path, capsys):
@@ -156,12 +147,51 @@ def test_a_damaged_record_is_set_aside_and_the_run_done_anew(tmp_path, capsys):
 
 def checkpoint(folder, **changes):
     """A checkpoint of the linear variant after no step."""
-    setup = {"device": "cpu", "precision": "32-true", "loop": "plain", "processes": 1}
+    setup = {"device": "cpu", "precision": "32-true", "loop": "plain"}
     config = {"steps": 40, "batch": 8, "learning_rate": 0.02, "optimiser": "adam", "clip": None, "pause": 0.0}
-    identity = {"variant": "linear", "seeds": [0], **setup, **{f"config.{name}": config[name] for name in config}}
+    identity = {"variant": "linear", "seed": 0, **setup, **{f"config.{name}": config[name] for name in config}}
     path = folder / "lines" / "best" / "linear" / "seed0.checkpoint.safetensors"
-    Checkpoint(identity | changes, [{}], 0.0, ["?"], {"total": torch.zeros(1)}).write(path)
+    Checkpoint(identity | changes, {}, 0.0, ["?"], {"total": torch.zeros(1)}).write(path)
     return path
+
+
+def as_format_4(path):
+    """Rewrite a checkpoint as an older version wrote it, whose runs could have several seeds."""
+    found = Checkpoint.read(path)
+    identity = {**found.identity, "processes": 1, "seeds": [found.identity["seed"]]}
+    del identity["seed"]
+    tensors = {}
+    about = {
+        "format": 4,
+        "identity": identity,
+        "runs": [{**found.run, "failure": None}],
+        "seconds": found.seconds,
+        "sources": found.sources,
+        "state": checkpoints._encode({**found.state, "total": found.state["total"].view(1)}, "state", tensors),
+    }
+    path.write_bytes(save(tensors, {"neurocoder": json.dumps(about | {"digest": checkpoints._digest(about, tensors)})}))
+
+
+def test_a_run_that_an_older_version_left_unfinished_is_resumed(tmp_path, interrupted):
+    wish = ("--variants", "program", "--seeds", 0, "--output", tmp_path)
+    assert interrupted(signal.SIGTERM, 17, *wish) == 143
+    (path,) = (tmp_path / "lines" / "best" / "program").iterdir()
+    as_format_4(path)
+    assert run(*wish, "--resume") == 0
+    assert run("--variants", "program", "--seeds", 0, "--output", tmp_path / "whole") == 0
+    assert outcome(tmp_path, "program") == outcome(tmp_path / "whole", "program")
+
+
+def test_of_several_seeds_trained_at_once_it_is_not(tmp_path, capsys):
+    path = checkpoint(tmp_path)
+    found = Checkpoint.read(path)
+    found.identity |= {"loop": "stacked"}
+    found.write(path)
+    as_format_4(path)
+    content = path.read_bytes()
+    assert run("--variants", "linear", "--seeds", 0, "--output", tmp_path, "--resume") == 2
+    assert "loop is 'stacked' there and 'plain' here" in capsys.readouterr().err
+    assert path.read_bytes() == content
 
 
 def test_a_checkpoint_in_the_way_is_not_overwritten(tmp_path, capsys):
@@ -198,7 +228,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_starts_anew(tmp_path, cap
 
 def test_a_checkpoint_with_other_numbers_than_were_written_is_damaged(tmp_path):
     path = tmp_path / "seed0.checkpoint.safetensors"
-    Checkpoint({}, [{"history": [{"loss": 3.25}]}], 0.0, [], {"a": torch.ones(8), "b": torch.zeros(0)}).write(path)
+    Checkpoint({}, {"history": [{"loss": 3.25}]}, 0.0, [], {"a": torch.ones(8), "b": torch.zeros(0)}).write(path)
     assert torch.equal(Checkpoint.read(path).state["a"], torch.ones(8))
     whole = path.read_bytes()
     for content in (whole[:-4] + b"\0\0\0\0", whole.replace(b"3.25", b"9.25")):
@@ -253,10 +283,10 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
         "optimiser": optimiser,
         "numbers": {0: 0.1 + 0.2, "large": 2**200, "none": float("inf")},
     }
-    logged = [{"history": [{"step": 5, "loss": 0.1 + 0.2}]}]
+    logged = {"history": [{"step": 5, "loss": 0.1 + 0.2}]}
     Checkpoint({"steps": 3}, logged, 1.5, ["x", "y"], state).write(path)
     found = Checkpoint.read(path)
-    assert (found.identity, found.runs, found.seconds, found.sources) == ({"steps": 3}, logged, 1.5, ["x", "y"])
+    assert (found.identity, found.run, found.seconds, found.sources) == ({"steps": 3}, logged, 1.5, ["x", "y"])
     assert torch.equal(found.state["a"], torch.arange(3))
     assert found.state["b"][0].item() == 0.1
     assert found.state["b"][1:] == state["b"][1:]
@@ -267,13 +297,13 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
     assert torch.equal(other.state[layer.weight]["exp_avg"], optimiser.state[layer.weight]["exp_avg"])
     assert other.param_groups[0]["lr"] == optimiser.param_groups[0]["lr"]
     alike = {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, "n": {1: torch.zeros(1), "1": torch.ones(1)}}
-    Checkpoint({}, [], 0.0, [], alike).write(path)
+    Checkpoint({}, {}, 0.0, [], alike).write(path)
     found = Checkpoint.read(path).state
     assert [found["a.b"], found["a"]["b"], found["n"][1], found["n"]["1"]] == [0, 1, 0, 1]
     with pytest.raises(ValueError, match=r"the keys of state.c must be strings or integers, got \(\)"):
-        Checkpoint({}, [], 0.0, [], {"c": {(): 1}}).write(path)
+        Checkpoint({}, {}, 0.0, [], {"c": {(): 1}}).write(path)
     with pytest.raises(ValueError, match=r"state.b must be made of tensors, .* got set"):
-        Checkpoint({}, [], 0.0, [], {"b": {1}}).write(path)
+        Checkpoint({}, {}, 0.0, [], {"b": {1}}).write(path)
     path.write_bytes(b"")
     with pytest.raises(Damaged, match="is not a checkpoint"):
         Checkpoint.read(path)
@@ -287,7 +317,7 @@ def test_a_full_disk_is_named_with_the_file_and_leaves_nothing_half_written(tmp_
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     path = tmp_path / "seed0.checkpoint.safetensors"
     with pytest.raises(OSError, match=f"{path} cannot be written: No space left on device"):
-        Checkpoint({}, [{}], 0.0, [], {}).write(path)
+        Checkpoint({}, {}, 0.0, [], {}).write(path)
     assert not list(tmp_path.iterdir())
 
 

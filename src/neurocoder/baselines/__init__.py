@@ -1,7 +1,20 @@
 """The paper's baselines, behind the same interface."""
 
-from .hyper import HyperLinear
-from .mixture import MixtureLinear
-from .stored_program import StoredProgramLinear
+from torch import nn
 
-__all__ = ["HyperLinear", "MixtureLinear", "StoredProgramLinear"]
+from ..surgery.registry import register
+from .hyper import HyperConfig, HyperLinear
+from .mixture import MixtureConfig, MixtureLinear
+from .stored_program import StoredProgramConfig, StoredProgramLinear
+
+for _coded in (MixtureLinear, StoredProgramLinear, HyperLinear):
+    register(nn.Linear, _coded)
+
+__all__ = [
+    "HyperConfig",
+    "HyperLinear",
+    "MixtureConfig",
+    "MixtureLinear",
+    "StoredProgramConfig",
+    "StoredProgramLinear",
+]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..program import start as initialisation
+from ..layer.start import plain_weight
 from .conditional import ConditionalLinear
 
 _DIFFERENCE = 0.02
@@ -50,7 +50,7 @@ class BlendedLinear(ConditionalLinear):
         probes = torch.randn(_PROBES, self.control_width, device="cpu", dtype=torch.float32).to(self.bank)
         gain = float(self.code(probes).square().sum(-1).mean().rsqrt())
         for weight in self.bank:
-            weight.copy_(gain * initialisation.plain_weight(self.weight_shape))
+            weight.copy_(gain * plain_weight(self.weight_shape))
 
     def start_from(self, weight: Tensor) -> None:
         """Start every weight from the given one, with slightly rescaled rows; their first blend is the given weight.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..layer.config import Config
 from ..layer.linear import CodedLinear
-from ..layer.precision import full_precision
-from ..program import start as initialisation
+from ..layer.start import full_precision, plain_weight
 
 
 class Options(TypedDict, total=False):
@@ -31,37 +28,8 @@ class ConditionalLinear(CodedLinear):
     an input, the weight of a code, and how to apply that weight without building it.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool,
-        config: Config | None,
-        *,
-        control_dim: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        shape = self.set_sizes(in_features, out_features)
-        super().__init__(config, shape, control_dim, bias=bias, dtype=dtype)
-        # Built without values, so that all random numbers are drawn in one place, whatever the dtype and device.
-        self.build({"device": "meta", "dtype": dtype})
-        self.bias = nn.Parameter(torch.empty(self.out_features, device="meta", dtype=dtype)) if bias else None
-        self.to_empty(device=torch.get_default_device() if device is None else device)
-        self.reset_parameters()
-
-    @property
-    def control_width(self) -> int:
-        """Width of the tensor that the code is computed from."""
-        return self.in_features if self.control_dim is None else self.control_dim
-
-    def build(self, options: dict[str, Any]) -> None:
-        """Create the parameters, other than the bias, with these options."""
-        raise NotImplementedError
-
-    def start(self) -> None:
-        """Give the parameters, other than the bias, their starting values."""
-        raise NotImplementedError
+    def drawn_bias(self) -> Tensor:
+        return plain_weight((self.out_features, 1))[:, 0] / math.sqrt(self.in_features)
 
     def code(self, rows: Tensor) -> Tensor:
         """c (N, C) of N inputs or controls (N, control_width)."""
@@ -78,15 +46,6 @@ class ConditionalLinear(CodedLinear):
     def apply_code(self, x: Tensor, code: Tensor) -> Tensor:
         """`x W(c)^T` without building W: x (N, T, d_in), T inputs per code (N, C) -> (N, T, d_out)."""
         raise NotImplementedError
-
-    def reset_parameters(self) -> None:
-        """Set the starting values, drawn in float32 on the CPU; a no-op on the meta device."""
-        if self.prototype.is_meta:
-            return
-        with full_precision(self.prototype.device):
-            self.start()
-            if self.bias is not None:
-                self.bias.copy_(initialisation.plain_weight((self.out_features, 1))[:, 0] / math.sqrt(self.in_features))
 
     def forward_code(self, rows: Tensor) -> Tensor:
         """The code that a forward uses: `code`, unless training differs."""
@@ -114,19 +73,3 @@ class ConditionalLinear(CodedLinear):
     def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
         rows, _ = self.rows(x, self.resolve_control(control))
         return self.weight_of(self.code(rows).mean(0)).detach(), len(rows)
-
-    def auxiliary_loss(self) -> Tensor:
-        return self.prototype.new_zeros(())
-
-    def describe(self) -> str:
-        fields = {"bias": self.bias is not None, **dataclasses.asdict(self.config)}
-        if self.control_dim is not None:
-            fields["control_dim"] = self.control_dim
-        return ", ".join(f"{name}={value}" for name, value in fields.items())
-
-
-def plain_start(weight: Tensor, bias: Tensor) -> None:
-    """Initialise an affine map like torch's `nn.Linear`, with random numbers drawn in float32 on the CPU."""
-    twin = nn.Linear(weight.shape[1], weight.shape[0], device="cpu", dtype=torch.float32)
-    weight.copy_(twin.weight)
-    bias.copy_(twin.bias)

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Unpack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..layer.config import HyperConfig
-from ..program import start as initialisation
-from .conditional import ConditionalLinear, Options, plain_start
+from ..layer.config import Config
+from ..layer.start import affine_start, plain_weight
+from .conditional import ConditionalLinear, Options
+
+
+@dataclass(frozen=True)
+class HyperConfig(Config):
+    """HyperNetwork (Ha, Dai & Le, 2017): a small network generates scales for the weight.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.HyperConfig(hidden=16))
+        >>> type(model[0]).__name__
+        'HyperLinear'
+    """
+
+    hidden: int = 32
+    """Size of the hidden layer of the network that generates the scales."""
+
+    owner: ClassVar[str] = "hyper"
+
+    def __post_init__(self) -> None:
+        self._keep_whole("hidden")
 
 
 class HyperLinear(ConditionalLinear):
@@ -60,8 +80,8 @@ class HyperLinear(ConditionalLinear):
 
     def start(self) -> None:
         """Start the base like a plain layer's weight and the small network's last layer at zero: all scales are one."""
-        self.base.copy_(initialisation.plain_weight(self.weight_shape))
-        plain_start(self.hidden_weight, self.hidden_bias)
+        self.base.copy_(plain_weight(self.weight_shape))
+        affine_start(self.hidden_weight, self.hidden_bias)
         nn.init.zeros_(self.scale_weight)
         nn.init.zeros_(self.scale_bias)
 

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from ..layer.config import MixtureConfig
-from ..ops.backend import is_exporting
+from ..layer.config import Config
+from ..ops.torch_private import is_exporting
 from .blend import BlendedLinear
 from .conditional import Options
+
+
+@dataclass(frozen=True)
+class MixtureConfig(Config):
+    """Sparsely gated mixture of experts (Shazeer et al., 2017).
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.MixtureConfig(experts=5))
+        >>> type(model[0]).__name__
+        'MixtureLinear'
+    """
+
+    experts: int = 10
+    """Number of experts, each a whole weight matrix."""
+    active: int = 2
+    """k: experts used per input."""
+    balance: float = 0.01
+    """Weight of the importance and load losses."""
+
+    owner: ClassVar[str] = "mixture"
+
+    def __post_init__(self) -> None:
+        self._keep_whole("experts")
+        self._keep_whole("active", at_most="experts")
+        self._keep_number("balance")
+
 
 NOISE_EPSILON = 1e-2
 """Added to the scale of the noise, as in the authors' code. Without it the scale falls towards 0 in training, and the

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from ..layer.config import StoredProgramConfig
+from ..layer.config import Config
+from ..layer.start import affine_start
 from ..program.functional import unit
 from .blend import BlendedLinear
-from .conditional import Options, plain_start
+from .conditional import Options
+
+
+@dataclass(frozen=True)
+class StoredProgramConfig(Config):
+    """Neural Stored-program Memory (Le, Tran & Venkatesh, 2020): attention over whole weight matrices.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.StoredProgramConfig(programs=5))
+        >>> type(model[0]).__name__
+        'StoredProgramLinear'
+    """
+
+    programs: int = 10
+    """Number of stored weight matrices."""
+    key_dim: int = 5
+    """Size of the program keys and queries."""
+
+    owner: ClassVar[str] = "stored_program"
+
+    def __post_init__(self) -> None:
+        self._keep_whole("programs", "key_dim")
 
 
 class StoredProgramLinear(BlendedLinear):
@@ -55,7 +78,7 @@ class StoredProgramLinear(BlendedLinear):
     def start(self) -> None:
         """Keys from a normal distribution, the query network like `nn.Linear`, then the bank."""
         self.keys.copy_(torch.randn(self.keys.shape, device="cpu", dtype=torch.float32))
-        plain_start(self.query_weight, self.query_bias)
+        affine_start(self.query_weight, self.query_bias)
         self.start_bank()
 
     def start_from(self, weight: Tensor) -> None:

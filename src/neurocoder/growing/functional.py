@@ -1,16 +1,14 @@
-"""Execution of the programs that inputs found: only their `top_k` slots are touched."""
+"""The programs that inputs found, of which only their `top_k` slots are touched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag, linear
+from torch.nn.functional import embedding_bag
 
 from ..ops.backend import is_traced, is_transformed, prefers_triton
-from .notes import BackwardStats, attach_stats
 
 MAX_SLOTS, MAX_RANK, MAX_TOP_K = 8192, 16, 16
 """Limits of the kernels."""
@@ -50,37 +48,10 @@ def has_kernel(z: Tensor, bank: Tensor, top_k: int) -> bool:
     return serves and not (is_traced() or is_transformed() or bank.is_meta)
 
 
-def execute(
-    x: Tensor,
-    U: Tensor,
-    V: Tensor,
-    reading: Reading,
-    R: Tensor | None = None,
-    bias: Tensor | None = None,
-    make_stats: Callable[[], BackwardStats] | None = None,
-) -> Tensor:
-    """`y = sum_r ((w.U_r) x) (w.V_r) [+ R x] [+ bias]` (N, T, d_out).
-
-    Args:
-        x: (N, T, d_in); T inputs share the slots of one control.
-        U: (P, r, d_in).
-        V: (P, r, d_out).
-        reading: which slots the N controls use.
-        R: (d_out, d_in).
-        bias: (d_out,).
-        make_stats: makes what the backward adds to the memory's notes; None: nothing.
-    """
-    if reading.uses_kernels and len(x) and x.shape[1] == 1:
-        is_cast = torch.is_autocast_enabled(x.device.type)
-        if x.dtype == U.dtype or (is_cast and x.dtype != torch.float64):
-            from .kernels import Execution
-
-            dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype
-            y: Tensor = Execution.apply(x.squeeze(1), U, V, R, bias, reading.slots, reading.share, dtype, make_stats)
-            return y.unsqueeze(1)
-    y = torch.matmul(torch.matmul(x, blended(U, reading).mT), blended(V, reading))
-    if R is not None:
-        y = y + linear(x, R, bias)
-    elif bias is not None:
-        y = y + bias.to(y.dtype)
-    return attach_stats(y, make_stats)
+def kernel_dtype(reading: Reading, x: Tensor, U: Tensor) -> torch.dtype | None:
+    """The dtype in which a kernel executes inputs x (N, T, d_in) with slots U; None: none does."""
+    if not (reading.uses_kernels and len(x) and x.shape[1] == 1):
+        return None
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype if x.dtype == U.dtype else None

@@ -16,8 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..distributed import is_sharded
 from ..layer.base import coded_layers
+from ..layer.checks import require_module
 from ..layer.config import whole
-from ..surgery.targets import require_module
 from .capacity import erase, require_resizable, restart_state, set_capacity
 from .layer import GrowingLayer
 from .memory import GrowingMemory, live

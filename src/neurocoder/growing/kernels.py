@@ -18,11 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..ops.rounding import cdiv, power_of_two
-from ..ops.side_stream import SideStream, on_device_of
-from ..program.kernels.autograd import refuse_second_derivatives
-from ..program.kernels.sizes import precision
-from ..program.tensors import cast
+from ..ops.autograd import cast, refuse_second_derivatives
+from ..ops.launch import SideStream, cdiv, on_device_of, power_of_two, precision
 from .config import SHORTEST, GrowingConfig
 from .notes import BackwardStats
 from .triton_slots import by_input_kernel, by_slot_kernel, centred_kernel, nearest_kernel

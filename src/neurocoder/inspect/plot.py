@@ -22,6 +22,7 @@ from ..growing import GrowingPrograms
 from ..growing.layer import GrowingLayer
 from ..program.layer import Programs
 from . import views
+from .clusters import clusters as find_clusters
 from .style import BLUE, MAP, VERMILION, WIDTH, styled
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def clusters(
     bad = int((~points.isfinite().all(1)).sum())
     if bad:
         raise ValueError(f"programs must be finite, got {views.many(bad, 'input')} of {len(points):,} with others")
-    found = views.clusters(points, count)
+    found = find_clusters(points, count)
     use = views.attention(programs, memory, rows)
     pictures = None if inputs is None else views.thumbnails(inputs)
     if pictures is not None and len(pictures) != len(use):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import cast
 
-from ..version import __version__
+from neurocoder import __version__
 
-NEEDED = ("tyro", "rich", "matplotlib", "scipy", "lightning_fabric")
+NEEDED = ("tyro", "rich", "matplotlib", "scipy")
 
 
 def _lab(name: str, *first: str) -> Callable[[Sequence[str]], int]:
@@ -79,8 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes its buffer there
         return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once, not in every process
-            print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from .data import mnist
-from .experiments.digits.attention import draw_grid
 from .experiments.digits.experiment import DigitsConfig
+from .experiments.digits.report import draw_grid
 from .records.files import obstacle
 from .records.record import Record
 from .report import style
@@ -48,7 +48,7 @@ class Options:
 def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record]:
     """Train each model; its record by title."""
     setup = Setup(Path())
-    fabric, found = setup.fabric(), {}
+    found = {}
     columns = (TextColumn("{task.description:18}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         for title, variant in MODELS.items():
@@ -57,9 +57,8 @@ def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record
             def report(step: int, steps: int, shown: str, row: TaskID = row) -> None:
                 progress.update(row, completed=step, total=steps)
 
-            unit = Unit("digits", "digits", "demo", config, variant, (seed,))
-            outcome = perform(unit, setup, fabric, Guard(report=report))
-            (found[title],) = outcome.records
+            unit = Unit("digits", "digits", "demo", config, variant, seed)
+            found[title] = perform(unit, setup, Guard(report=report))
             progress.update(row, completed=1, total=1)
     return found
 

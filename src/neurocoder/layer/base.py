@@ -2,86 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NoReturn, Self
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from . import ambient
-from .config import Config, whole
-from .precision import full_precision
+from .active import ActiveProgram, Mixes
+from .checks import require_floating, require_size
+from .composed_weight import ComposedWeight
+from .config import Config
+from .control import current_control
+from .start import full_precision, plain_weight
 
-
-class ComposedWeight:
-    """Takes the place of a plain layer's `weight`: it has a shape, a dtype and a device, but no values.
-
-    Modules that only look at `child.weight.dtype` work. `nn.TransformerEncoderLayer` sees `__torch_function__` and
-    leaves its fast path, which would multiply by the weight. Any other use raises an error that says what to do.
-    """
-
-    def __init__(self, layer: CodedLayer) -> None:
-        tensor = layer.prototype
-        self.shape = torch.Size(layer.weight_shape)
-        self.dtype, self.device, self.requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
-        self._owner = f"layer {layer.name!r}" if layer.name else f"this {type(layer).__name__}"
-
-    def size(self, dim: int | None = None) -> torch.Size | int:
-        """The shape of the plain layer's weight, or one dimension of it."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def dim(self) -> int:
-        """The number of dimensions of the plain layer's weight."""
-        return len(self.shape)
-
-    ndim = property(dim)
-
-    def numel(self) -> int:
-        """The number of values in one weight."""
-        return self.shape.numel()
-
-    def __repr__(self) -> str:
-        return f"ComposedWeight(of={self._owner}, shape={tuple(self.shape)}, dtype={self.dtype})"
-
-    def _refusal(self, use: str) -> str:
-        return (
-            f"{use} needs the weight of {self._owner}, which is composed for each input: call the layer itself, take "
-            "layer.materialize(x) for the weights of some inputs, or nc.restore it to a plain layer first"
-        )
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # Python itself looks these up, to copy an object for instance
-            raise AttributeError(name)
-        raise AttributeError(self._refusal(f".{name}"))
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        found = next(value for value in tree_leaves((args, kwargs)) if isinstance(value, cls))
-        raise TypeError(found._refusal(getattr(func, "__name__", str(func))))
-
-
-def _refuse(name: str) -> Callable[..., NoReturn]:
-    def operator(self: ComposedWeight, *_: Any) -> NoReturn:
-        raise TypeError(self._refusal(name))
-
-    return operator
-
-
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-_OTHER = ("neg", "abs", "invert", "getitem", "setitem", "iter", "float", "int", "bool", "lt", "le", "gt", "ge")
-for _name in (*_BINARY, *(f"r{name}" for name in _BINARY), *(f"i{name}" for name in _BINARY), *_OTHER):
-    setattr(ComposedWeight, f"__{_name}__", _refuse(f"__{_name}__"))
+CHUNK = 1024
+"""Programs that a mean weight takes at a time."""
+PROBES = 16
+"""Random controls that tell whether a program is constant."""
 
 
 class CodedLayer(nn.Module):
-    """A layer whose weight depends on its input.
+    """A layer whose weight depends on its input: `y = g(z) R x + V^T M(z) U x + bias`.
 
-    A subclass sets the class attributes and the shape of the plain layer's weight, and implements the methods that
-    raise `NotImplementedError`. In `like` it reads the geometry of the plain layer that it replaces.
+    `U (P, d_in)` and `V (P, d_out)` are shared by all inputs; `M(z) (P, P)` says how a control z (the input itself, or
+    what steers it) combines them; `g(z)` is a factor on the residual `R (d_out, d_in)`. There are two axes:
+
+    - A **kind** says what M and g are: it sets `config_type` and `parts`, creates its parameters in `build`, gives them
+      values in `start`, and answers `compose(rows)` with an `ActiveProgram`. All else follows from the equation.
+    - A **geometry**, `CodedLinear` or `CodedConv`, says how U, V and R meet x.
+
+    A layer is one of each: `class Linear(CodedLinear, ProgramLayer)`. A layer of another form overrides what it
+    computes otherwise: `forward`, `materialize`, `constant_weight`, `mean_weight`.
 
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), "0", nc.ProgramConfig())
@@ -105,8 +58,10 @@ class CodedLayer(nn.Module):
     weight_shape: tuple[int, ...]
     control_dim: int | None
     bias: nn.Parameter | None
+    R: nn.Parameter | None
+    """The residual, of the plain weight's shape, if the kind has one."""
     template: nn.Module | None = None
-    """The plain layer that `recode` replaced, without values, if `restore` cannot infer it (see `kinds`)."""
+    """The plain layer that `recode` replaced, without values, if `restore` cannot infer it (see `surgery.registry`)."""
 
     def __init__(
         self,
@@ -129,8 +84,65 @@ class CodedLayer(nn.Module):
             raise ValueError(f"{name}: dtype must be a floating-point dtype, got {dtype!r}")
         self.config, self.weight_shape = config, weight_shape
         self.control_dim = None if control_dim is None else require_size(name, "control_dim", control_dim)
-        self.ambient_control: Any = None  # see `ambient`
-        self.recorded: list[Any] | None = None
+        self.ambient_control: Any = None  # see `control`
+        self.recorded: Any = None  # see `inspect.record`
+        self.R = None
+
+    def create(self, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Create all parameters without values, on the meta device, then give them their starting values.
+
+        So all random numbers are drawn in one place, in float32 on the CPU: a seed gives the same layer on any device
+        and in any dtype.
+        """
+        options: dict[str, Any] = {"device": "meta", "dtype": dtype}
+        self.build(options)
+        if self.has_residual:
+            self.R = nn.Parameter(torch.empty(self.weight_shape, **options))
+        self.bias = nn.Parameter(torch.empty(self.weight_shape[0], **options)) if bias else None
+        self.to_empty(device=torch.get_default_device() if device is None else device)
+        self.reset_parameters()
+
+    def build(self, options: dict[str, Any]) -> None:
+        """Create the kind's parameters, other than R and the bias, with these options (device and dtype)."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Give the kind's parameters their starting values, other than R and the bias."""
+        raise NotImplementedError
+
+    def reset_parameters(self, weight: Tensor | None = None) -> None:
+        """Set the starting values: those of a plain layer with this weight, or with a new one; a no-op on meta."""
+        if self.prototype.is_meta:
+            return
+        with full_precision(self.prototype.device):
+            self.start()
+            if hasattr(self.config, "residual"):
+                drawn = plain_weight(self.weight_shape)  # also if unused: a seed draws the same numbers either way
+                if weight is None:
+                    self.start_from(drawn)
+            if self.bias is not None:
+                self.bias.copy_(self.drawn_bias())
+            if weight is not None:
+                self.start_from(weight)
+
+    def drawn_bias(self) -> Tensor:
+        """A starting value of the bias: uniform in `±1 / sqrt(d_in)`."""
+        return plain_weight((self.d_out, self.d_in))[:, 0]
+
+    @property
+    def d_in(self) -> int:
+        """Numbers that one output reads: in_features, or in_channels times the kernel's size."""
+        return math.prod(self.weight_shape[1:])
+
+    @property
+    def d_out(self) -> int:
+        """out_features, or out_channels."""
+        return self.weight_shape[0]
+
+    @property
+    def control_width(self) -> int:
+        """d_z: width of what the controller reads, the control or the layer's own input."""
+        return self.weight_shape[1] if self.control_dim is None else self.control_dim
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: everything but what `nc.control` and `nc.record` set temporarily."""
@@ -167,21 +179,100 @@ class CodedLayer(nn.Module):
         """A new layer with the geometry of `plain`, on its device (or another), with its own starting values."""
         raise NotImplementedError
 
-    def start_from(self, weight: Tensor) -> None:
-        """Make a new layer's first outputs those of a plain layer with this weight, if its kind can."""
+    @property
+    def has_residual(self) -> bool:
+        """Whether the layer has a residual `R`: if its config has a field `residual`, whether that is set."""
+        return bool(getattr(self.config, "residual", False))
+
+    def compose(self, rows: Tensor) -> ActiveProgram:
+        """`M(z)` and `g(z)` of N controls z (N, d_z), with U and V: all that a kind has to say about its forward."""
         raise NotImplementedError
+
+    @property
+    def has_programs(self) -> bool:
+        """Whether the layer composes programs, which `programs` returns and `nc.record` keeps."""
+        kind = type(self)
+        return kind.compose is not CodedLayer.compose or kind.programs is not CodedLayer.programs
+
+    def programs(self, x: Tensor, control: Tensor | None = None) -> Any:
+        """How the programs of these inputs are composed; leading dimensions are the control's (or the input's)."""
+        rows, leading = self.rows(x, self.resolve_control(control))
+        active = self.compose(rows)
+        matrix, scale = active.matrix(), active.scale
+        matrix = matrix.expand(len(rows), -1, -1).reshape(*leading, *matrix.shape[1:])
+        return Mixes(matrix, None if scale is None else scale.reshape(*leading, 1))
+
+    def record_programs(self, x: Tensor, control: Tensor | None) -> None:
+        """Keep the programs of this call if `nc.record` asked for them."""
+        recorder = self.recorded  # another thread may end its block meanwhile
+        if recorder is not None:
+            with torch.no_grad():
+                recorder.append(self.programs(x, control).detach())
+
+    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`W_t` (..., *weight) of each input. For inspection: memory grows with the batch."""
+        rows, leading = self.rows(x, self.resolve_control(control))
+        return self.materialized(self.compose(rows).weight(self.R), leading)
+
+    def materialized(self, weight: Tensor, leading: torch.Size) -> Tensor:
+        """Weights (N, d_in, d_out) in the layout of `materialize`."""
+        raise NotImplementedError
+
+    def start_from(self, weight: Tensor) -> None:
+        """Make a new layer's first outputs those of a plain layer with this weight, if its kind can.
+
+        By default `R = (W - P_t) / g`, if the first program P_t is the same for every input; without a residual the
+        layer keeps its own starting values.
+        """
+        if self.R is None:
+            return
+        first = self.constant_program()
+        if first is None:
+            raise ValueError(
+                f"{type(self).__name__}: the first program must be the same for every input, so that R can absorb it; "
+                "start V, say, at zero, or override start_from"
+            )
+        active, scale = first
+        self.R.copy_(((weight.detach().to(active).flatten(1) - active) / scale).view(self.weight_shape))
+
+    def constant_program(self) -> tuple[Tensor, Tensor | float] | None:
+        """`P_t` (d_out, d_in) and g, in at least float32, if they are the same for every input; else None.
+
+        By default a few random controls are tried. A kind that knows better overrides this.
+        """
+        like = self.prototype
+        with full_precision(like.device):
+            wide = torch.promote_types(like.dtype, torch.float32)
+            generator = torch.Generator().manual_seed(0)
+            probes = torch.randn(PROBES, self.control_width, generator=generator, dtype=torch.float32).to(like)
+            found = self.compose(torch.cat([torch.zeros_like(probes[:1]), probes]))
+            weight, scale = found.weight(), found.scale
+            if not (weight == weight[:1]).all() or not (scale is None or (scale == scale[:1]).all()):
+                return None
+            return weight[0].mT.to(wide), 1.0 if scale is None else scale[0, 0].to(wide)
 
     def constant_weight(self) -> Tensor | None:
         """The weight in the plain layer's layout if it is the same for every input, as before training; else None."""
-        raise NotImplementedError
+        found = self.constant_program()
+        if found is None:
+            return None
+        active, scale = found
+        weight = active.reshape(self.weight_shape)
+        return weight if self.R is None else weight + scale * self.R.detach().to(active)
 
     def mean_weight(self, x: Tensor, control: Tensor | None = None) -> tuple[Tensor, int]:
         """The mean weight over these inputs, in the plain layer's layout, and the number of programs in the mean."""
-        raise NotImplementedError
+        rows, _ = self.rows(x, self.resolve_control(control))
+        parts = [self.compose(part).mean_weight(self.R) * len(part) for part in rows.split(CHUNK) if len(part)]
+        total = sum(parts[1:], parts[0]) if parts else rows.new_zeros(self.d_in, self.d_out)
+        return (total / max(len(rows), 1)).mT.reshape(self.weight_shape).detach(), len(rows)
 
     def describe(self) -> str:
         """The configuration in a few words, for `repr`."""
-        raise NotImplementedError
+        fields = {"bias": self.bias is not None, **dataclasses.asdict(self.config)}
+        if self.control_dim is not None:
+            fields["control_dim"] = self.control_dim
+        return ", ".join(f"{name}={value}" for name, value in fields.items())
 
     def to_plain(self) -> nn.Module:
         """A plain layer with this geometry, device and dtype; the caller fills its weight."""
@@ -189,7 +280,7 @@ class CodedLayer(nn.Module):
 
     def auxiliary_loss(self) -> Tensor:
         """What this layer adds to the training loss, already weighted."""
-        raise NotImplementedError
+        return self.prototype.new_zeros(())
 
     @classmethod
     def from_plain(cls, plain: Any, config: Any, *, control_dim: int | None = None) -> Self:
@@ -197,12 +288,18 @@ class CodedLayer(nn.Module):
 
         A frozen weight or bias stays frozen; new parameters are trainable.
         """
-        layer = cls.like(plain, config, control_dim=control_dim)
-        if not plain.weight.is_meta:
-            with full_precision(plain.weight.device):
-                layer.start_from(plain.weight)
-                if layer.bias is not None:
-                    layer.bias.copy_(plain.bias)
+        if cls.start is CodedLayer.start:  # it sets its starting values in its constructor
+            layer = cls.like(plain, config, control_dim=control_dim)
+            if not plain.weight.is_meta:
+                with full_precision(plain.weight.device):
+                    layer.start_from(plain.weight)
+        else:
+            layer = cls.like(plain, config, control_dim=control_dim, device="meta")
+            layer.to_empty(device=plain.weight.device)
+            layer.reset_parameters(plain.weight)
+        if layer.bias is not None and not layer.bias.is_meta:
+            with full_precision(layer.bias.device):
+                layer.bias.copy_(plain.bias)
         layer.adopt(plain)
         return layer
 
@@ -220,7 +317,8 @@ class CodedLayer(nn.Module):
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that hold the plain layer's weight, and are frozen if it was."""
-        yield from ()
+        if self.R is not None:
+            yield self.R
 
     def stored(self) -> dict[str, int]:
         """Numbers that the layer keeps besides its parameters, by part, such as keys that are not trained."""
@@ -241,16 +339,17 @@ class CodedLayer(nn.Module):
     def resolve_control(self, control: Tensor | None) -> Tensor | None:
         """The control to read: the argument, or the one set by `nc.control`, or None for the layer's own input."""
         if control is None:
-            control = ambient.current(self)
+            control = current_control(self)
+        if control is None and self.control_dim is None:
+            return None
         name = type(self).__name__
-        if control is not None:
-            require_floating("control", control)
-        if control is None and self.control_dim is not None:
+        if control is None:
             raise ValueError(
                 f"control must be given: this {name} has control_dim={self.control_dim}; call layer(x, control=z) or "
                 "run the model inside `with nc.control(model, z):`"
             )
-        if control is not None and self.control_dim is None:
+        require_floating("control", control)
+        if self.control_dim is None:
             width = f"={control.shape[-1]}" if control.dim() else ""
             raise ValueError(
                 f"control was given, but this {name} reads its own input: build it with control_dim{width}"
@@ -268,37 +367,31 @@ class CodedLayer(nn.Module):
             )
 
 
-def require_floating(name: str, value: Any) -> None:
-    """Require a floating-point tensor."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{name} must be a floating-point tensor, got {got}")
-
-
-def require_plain(owner: str, plain: Any, *attributes: str) -> None:
-    """Require the attributes of the plain layer to replace."""
-    if not all(hasattr(plain, name) for name in (*attributes, "weight", "bias")):
-        raise ValueError(f"{owner}: plain must have {', '.join(attributes)}, weight and bias, got {plain!r}")
-
-
-def require_size(owner: str, name: str, value: Any) -> int:
-    """Require a layer size to be a whole number of at least one; returns it as an int."""
-    size = whole(value)
-    if size is None:
-        raise ValueError(f"{owner}: {name} must be a whole number >= 1, got {value!r}")
-    return size
-
-
-def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
-    """The coded layers of these modules by name, each once even if it is shared."""
-    found: dict[str, CodedLayer] = {}
+def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
+    """The coded layers of these modules, each once even if it is shared. No names, so it is quick in every step."""
     seen: set[int] = set()
     for module in modules:
-        for name, child in module.named_modules():
-            if hasattr(child, "original_module") and hasattr(child, "modules_to_save"):
+        for child in module.modules():
+            if "original_module" in child._modules and "modules_to_save" in child._modules:
                 # PEFT's wrapper trains a copy and keeps the original, which is not called.
                 seen.update(map(id, child.original_module.modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
-                found[name if name not in found else f"{name}#{len(found)}"] = child
+                yield child
+
+
+def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
+    """The coded layers of these modules by name, each once even if it is shared.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), "2", nc.ProgramConfig())
+        >>> {name: layer.config.slots for name, layer in nc.coded_layers(model).items()}
+        {'2': 30}
+    """
+    unnamed = {id(layer): layer for layer in each_coded_layer(*modules)}
+    found: dict[str, CodedLayer] = {}
+    for module in modules:
+        for name, child in module.named_modules():
+            if id(child) in unnamed:
+                found[name if name not in found else f"{name}#{len(found)}"] = unnamed.pop(id(child))
     return found

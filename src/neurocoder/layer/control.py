@@ -1,15 +1,92 @@
-"""Steering the layers of a model by another tensor: `control`."""
+"""Steering layers by another tensor: `control`, which applies only in the thread or task that runs the block.
+
+Two readers cannot see that context. Compiled code cannot read context variables, and a GPU's backward, in which
+activation checkpointing reruns a forward, has its own thread. For them, each layer mirrors the control of the innermost
+block. If several threads or tasks have open blocks, that control is ambiguous, which is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
-from ..surgery.targets import require_module
-from . import ambient
-from .base import coded_layers
+from ..ops.torch_private import current_backward
+from .checks import require_module
+
+NAME = "ambient_control"
+"""The attribute of a layer that mirrors its control."""
+
+
+class Block:
+    """One layer inside one `with nc.control(...)` block."""
+
+    def __init__(self, control: Tensor, outer: Block | None) -> None:
+        self.control, self.outer = control, outer
+
+
+class _Ambiguous:
+    """Mirrored when several threads or tasks have open blocks."""
+
+
+AMBIGUOUS = _Ambiguous()
+
+_blocks: ContextVar[Mapping[Any, Block]] = ContextVar("neurocoder_controls", default={})  # noqa: B039 - never changed
+_open: WeakKeyDictionary[Any, list[Block]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _enter(layers: list[Any], control: Tensor) -> Any:
+    """Set the control of these layers; returns what `_leave` takes."""
+    before = _blocks.get()
+    entered = {layer: Block(control, before.get(layer)) for layer in layers}
+    for layer, block in entered.items():
+        with _lock:
+            _open.setdefault(layer, []).append(block)
+            _mirror(layer)
+    return _blocks.set({**before, **entered}), entered
+
+
+def _leave(entered: Any) -> None:
+    """Undo `_enter`."""
+    token, blocks = entered
+    _blocks.reset(token)
+    for layer, block in blocks.items():
+        with _lock:
+            _open[layer].remove(block)
+            _mirror(layer)
+
+
+def _mirror(layer: Any) -> None:
+    """Set the mirror, bypassing `nn.Module`, which would make a learned control a parameter of the layer."""
+    blocks = _open[layer]
+    nested = all(inner.outer is outer for outer, inner in itertools.pairwise(blocks))
+    innermost = blocks[-1].control if blocks else None
+    object.__setattr__(layer, NAME, innermost if nested else AMBIGUOUS)
+
+
+def current_control(layer: Any) -> Tensor | None:
+    """The control that applies to this layer in the current context."""
+    if not torch.compiler.is_compiling():
+        block = _blocks.get().get(layer)
+        if block is not None:
+            return block.control
+        if current_backward() < 0:
+            return None
+    mirrored = getattr(layer, NAME)
+    if mirrored is AMBIGUOUS:
+        raise ValueError(
+            "several threads or tasks steer this layer by nc.control at once, which compiled code and activation "
+            "checkpointing on a GPU cannot tell apart: pass the control as an argument, layer(x, control=z)"
+        )
+    return mirrored
 
 
 @contextmanager
@@ -30,7 +107,11 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     require_module("model", model)
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise ValueError(f"control must be a floating-point tensor, got {z.dtype if isinstance(z, Tensor) else z!r}")
-    layers = [layer for layer in coded_layers(model).values() if layer.control_dim is not None]
+    layers: list[Any] = [
+        module
+        for module in model.modules()
+        if hasattr(module, NAME) and getattr(module, "control_dim", None) is not None
+    ]
     if not layers:
         raise ValueError(
             "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"
@@ -38,8 +119,8 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     for layer in layers:
         if z.dim() == 0 or z.shape[-1] != layer.control_dim:
             raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
-    entered = ambient.enter(layers, z)
+    entered = _enter(layers, z)
     try:
         yield
     finally:
-        ambient.leave(entered)
+        _leave(entered)

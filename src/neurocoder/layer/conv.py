@@ -1,8 +1,9 @@
-"""Convolutional program layers: `M_U` is a bank of P filters, the mix a P x P map per image, `M_V` a 1x1 convolution.
+"""The geometry of a convolution: U is a bank of P filters, the mix a P x P map per image, V a 1x1 convolution.
 Every image has one program, steered by its globally pooled input unless `control_dim` is set."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as tnf
 
-from ..program.dispatch import compose, implementation
-from ..program.layer import ProgramLayer
-from .base import CodedLayer, require_floating, require_plain, require_size
-from .config import ProgramConfig, whole
+from .active import ActiveProgram
+from .base import CodedLayer
+from .checks import require_floating, require_plain, require_size
+from .config import Config, whole
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -36,18 +37,23 @@ class CodedConv(CodedLayer):
     groups: int
     padding_mode: str
 
-    def set_geometry(
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,
         kernel_size: int | tuple[int, ...],
-        stride: int | tuple[int, ...],
-        padding: int | tuple[int, ...] | str,
-        dilation: int | tuple[int, ...],
-        groups: int,
-        padding_mode: str,
-    ) -> tuple[int, ...]:
-        """Check and keep the geometry; returns the shape of the plain layer's weight."""
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        config: Config | None = None,
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         name = type(self).__name__
         self.in_channels = require_size(name, "in_channels", in_channels)
         self.out_channels = require_size(name, "out_channels", out_channels)
@@ -67,7 +73,9 @@ class CodedConv(CodedLayer):
             self.padding = padding
         else:
             self.padding = self._sizes("padding", padding, 0)
-        return (self.out_channels, self.in_channels, *self.kernel_size)
+        shape = (self.out_channels, self.in_channels, *self.kernel_size)
+        super().__init__(config, shape, control_dim, bias=bias, dtype=dtype)
+        self.create(bias, device, dtype)
 
     def _sizes(self, name: str, value: Any, low: int) -> tuple[int, ...]:
         """One whole number for each spatial dimension."""
@@ -84,8 +92,7 @@ class CodedConv(CodedLayer):
         cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
         require_plain(cls.__name__, plain, "in_channels", "out_channels", "kernel_size")
-        build: Any = cls
-        return build(
+        return cls(
             *_arguments(plain),
             config,
             control_dim=control_dim,
@@ -126,56 +133,6 @@ class CodedConv(CodedLayer):
             control = control.expand(*leading, -1)
         return control.reshape(-1, control.shape[-1]), leading
 
-    def extra_repr(self) -> str:
-        geometry = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
-        return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
-
-
-def _arguments(layer: Any) -> tuple[Any, ...]:
-    """The arguments that `nn.ConvNd` builds this geometry from, in their order."""
-    sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-    return (*sizes, layer.groups, layer.bias is not None, layer.padding_mode)
-
-
-class _Conv(CodedConv, ProgramLayer):
-    """`nn.ConvNd` whose kernel is composed for each image."""
-
-    pooled_control = True
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, ...],
-        stride: int | tuple[int, ...] = 1,
-        padding: int | tuple[int, ...] | str = 0,
-        dilation: int | tuple[int, ...] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        program: ProgramConfig | None = None,
-        *,
-        control_dim: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode)
-        shape = self.set_geometry(*sizes)
-        ProgramLayer.__init__(
-            self,
-            shape,
-            self.in_channels,
-            bias=bias,
-            program=program,
-            control_dim=control_dim,
-            device=device,
-            dtype=dtype,
-        )
-
-    def _filter(self, x: Tensor, kernel: Tensor, padding: tuple[int, ...] | str) -> Tensor:
-        return type(self).convolve(x, kernel, None, self.stride, padding, self.dilation)
-
     def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """The convolution of each image with its own kernel.
 
@@ -189,48 +146,76 @@ class _Conv(CodedConv, ProgramLayer):
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
-        images, padding = self._pad(x if leading else x.unsqueeze(0))
-        program = compose(implementation(self, rows), self, rows)
-        read = self._filter(images, program.U.view(-1, self.in_channels, *self.kernel_size), padding)
-        y = type(self).convolve(
-            program.execute(read.flatten(2).mT).mT.unflatten(-1, read.shape[2:]),
-            program.V.mT.view(self.out_channels, -1, *([1] * self.spatial)),
-            self.bias,
-        )
-        if self.R is not None:
-            xR = self._filter(images, self.R, padding)
-            if program.scale is not None:
-                xR = program.scale.view(-1, *([1] * (self.spatial + 1))) * xR
-            y = y + xR.to(y.dtype)
+        y = self.execute(*self._pad(x if leading else x.unsqueeze(0)), self.compose(rows))
         return y if leading else y.squeeze(0)
 
-    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`W_t` ([B,] out_channels, in_channels, *kernel_size) of each image. For inspection: memory grows with B."""
-        working = self.working_programs(self.programs(x, control))
-        return working.mT.unflatten(-1, (self.in_channels, *self.kernel_size))
+    def execute(self, images: Tensor, padding: tuple[int, ...] | str, active: ActiveProgram) -> Tensor:
+        """The active program of each image (B, in_channels, *size), applied to it: (B, out_channels, *size')."""
+        bias, R, convolve = self.bias, self.R, type(self).convolve
+        if active.U.dim() == 2:
+            read = self._filter(images, active.U.view(-1, self.in_channels, *self.kernel_size), padding)
+            mixed = active.mix(read.flatten(2).mT).mT.unflatten(-1, read.shape[2:])
+            y, bias = convolve(mixed, active.V.mT.view(self.out_channels, -1, *[1] * self.spatial), bias), None
+        else:
+            y = self._execute_own(images, padding, active)
+        each = (-1, *[1] * self.spatial)
+        if R is not None:
+            xR = self._filter(images, R, padding, bias if active.scale is None else None)
+            y = y + (xR if active.scale is None else active.scale.view(-1, 1, *each[1:]) * xR).to(y.dtype)
+            bias = bias if active.scale is not None else None
+        return active.finish(y if bias is None else y + bias.to(y.dtype).view(each))
+
+    def _execute_own(self, images: Tensor, padding: tuple[int, ...] | str, active: ActiveProgram) -> Tensor:
+        """With U and V for each image: one grouped convolution, in which each image is a group."""
+        U, V = active.U, active.V
+        count, rows = U.shape[:2]
+        if count == 0:  # a convolution without groups; it still reaches every parameter
+            kernel = U.new_zeros(self.weight_shape).to(images.dtype)
+            empty, reached = self._filter(images, kernel, padding), U.sum() + V.sum()
+            return empty + reached.to(empty.dtype)
+        kernels = U.reshape(count * rows, self.in_channels, *self.kernel_size)
+        flat = images.reshape(1, count * self.in_channels, *images.shape[2:])
+        read = type(self).convolve(flat, kernels, None, self.stride, padding, self.dilation, count)
+        mixed = active.mix(read.reshape(count, rows, -1).mT).mT
+        return torch.matmul(V.mT, mixed).unflatten(-1, read.shape[2:])
+
+    def _filter(self, x: Tensor, kernel: Tensor, padding: tuple[int, ...] | str, bias: Tensor | None = None) -> Tensor:
+        """The convolution of all images with one kernel."""
+        return type(self).convolve(x, kernel, bias, self.stride, padding, self.dilation)
+
+    def materialized(self, weight: Tensor, leading: torch.Size) -> Tensor:
+        """([B,] out_channels, in_channels, *kernel_size)"""
+        return weight.expand(math.prod(leading), -1, -1).mT.reshape(*leading, *self.weight_shape)
+
+    def extra_repr(self) -> str:
+        geometry = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
+        return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
 
 
-class Conv1d(_Conv):
-    """`nn.Conv1d` whose kernel is composed for each sequence: ([B,] C_in, L) -> ([B,] C_out, L').
+def _arguments(layer: Any) -> tuple[Any, ...]:
+    """The arguments that `nn.ConvNd` builds this geometry from, in their order."""
+    sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    return (*sizes, layer.groups, layer.bias is not None, layer.padding_mode)
+
+
+class CodedConv1d(CodedConv):
+    """The geometry of `nn.Conv1d`: ([B,] C_in, L) -> ([B,] C_out, L').
 
     Example:
-        >>> nc.Conv1d(3, 6, kernel_size=5, padding=2)(torch.randn(8, 3, 20)).shape
-        torch.Size([8, 6, 20])
+        >>> isinstance(nc.Conv1d(3, 6, 5), nc.CodedConv1d), isinstance(nc.GrowingConv1d(3, 6, 5), nc.CodedConv1d)
+        (True, True)
     """
 
     spatial, plain_type, convolve = 1, nn.Conv1d, tnf.conv1d
 
 
-class Conv2d(_Conv):
-    """`nn.Conv2d` whose kernel is composed for each image: ([B,] C_in, H, W) -> ([B,] C_out, H', W').
+class CodedConv2d(CodedConv):
+    """The geometry of `nn.Conv2d`: ([B,] C_in, H, W) -> ([B,] C_out, H', W').
 
     Example:
-        >>> layer = nc.Conv2d(3, 6, kernel_size=3, padding=1, program=nc.ProgramConfig(slots=10))
-        >>> images = torch.randn(8, 3, 16, 16)
-        >>> layer(images).shape
-        torch.Size([8, 6, 16, 16])
-        >>> layer.materialize(images).shape  # a kernel for each image
-        torch.Size([8, 6, 3, 3, 3])
+        >>> isinstance(nc.Conv2d(3, 6, 5), nc.CodedConv2d), isinstance(nc.GrowingConv2d(3, 6, 5), nc.CodedConv2d)
+        (True, True)
     """
 
     spatial, plain_type, convolve = 2, nn.Conv2d, tnf.conv2d

@@ -7,8 +7,12 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from .base import CodedLayer, require_floating, require_plain, require_size
+from .active import ActiveProgram
+from .base import CodedLayer
+from .checks import require_floating, require_plain, require_size
+from .config import Config
 
 
 class CodedLinear(CodedLayer):
@@ -22,19 +26,28 @@ class CodedLinear(CodedLayer):
     in_features: int
     out_features: int
 
-    def set_sizes(self, in_features: int, out_features: int) -> tuple[int, int]:
-        """Check and keep the sizes; returns the shape of the plain layer's weight."""
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        config: Config | None = None,
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.in_features = require_size(type(self).__name__, "in_features", in_features)
         self.out_features = require_size(type(self).__name__, "out_features", out_features)
-        return self.out_features, self.in_features
+        super().__init__(config, (self.out_features, self.in_features), control_dim, bias=bias, dtype=dtype)
+        self.create(bias, device, dtype)
 
     @classmethod
     def like(
         cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
         require_plain(cls.__name__, plain, "in_features", "out_features")
-        build: Any = cls
-        return build(
+        return cls(
             plain.in_features,
             plain.out_features,
             plain.bias is not None,
@@ -63,6 +76,40 @@ class CodedLinear(CodedLayer):
     def grouped(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
         """The inputs as (N, T, in_features): T inputs share the weight of one row; T is 1 without a control."""
         return x.reshape(rows.shape[0], math.prod(x.shape[len(leading) : -1]), self.in_features)
+
+    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
+        """`y = g R x + V^T M U x + bias`.
+
+        Args:
+            x: (..., in_features).
+            control: z (..., control_dim); its leading dimensions are the first of x's, so one program can serve a whole
+                sequence.
+
+        Returns:
+            (..., out_features)
+        """
+        control = self.resolve_control(control)
+        rows, leading = self.rows(x, control)
+        self.record_programs(x, control)
+        y = self.execute(self.grouped(x, rows, leading), self.compose(rows))
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+    def execute(self, x: Tensor, active: ActiveProgram) -> Tensor:
+        """The active programs of N controls, applied to T inputs each: (N, T, in_features) -> (N, T, out_features)."""
+        bias, R = self.bias, self.R
+        if active.U.dim() == 2:
+            y, bias = linear(active.mix(linear(x, active.U)), active.V.mT, bias), None
+        else:
+            y = torch.matmul(active.mix(torch.matmul(x, active.U.mT)), active.V)
+        if R is not None:
+            xR = linear(x, R, bias if active.scale is None else None)
+            y = y + (xR if active.scale is None else (active.scale.unsqueeze(-1) * xR).to(y.dtype))
+            bias = bias if active.scale is not None else None
+        return active.finish(y if bias is None else y + bias.to(y.dtype))
+
+    def materialized(self, weight: Tensor, leading: torch.Size) -> Tensor:
+        """(..., in_features, out_features)"""
+        return weight.expand(math.prod(leading), -1, -1).reshape(*leading, self.in_features, self.out_features)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.describe()}"

@@ -1,1 +1,30 @@
-"""The layer of the paper (Figure 2): programs composed from shared slots by attention."""
+"""The layer of the paper (Figure 2): programs composed from shared slots by attention.
+
+`ProgramMemory` is the figure's Program Memory, `ProgramController` its Program Controller with composition and
+integration network; `Linear`, `Conv1d` and `Conv2d` are layers of the Main Network.
+"""
+
+from torch import nn
+
+from ..surgery.registry import register
+from .config import ProgramConfig, Start
+from .controller import ProgramController
+from .conv import Conv1d, Conv2d
+from .layer import ProgramLayer, Programs
+from .linear import Linear
+from .memory import ProgramMemory
+
+for _plain, _coded in ((nn.Linear, Linear), (nn.Conv1d, Conv1d), (nn.Conv2d, Conv2d)):
+    register(_plain, _coded)
+
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Linear",
+    "ProgramConfig",
+    "ProgramController",
+    "ProgramLayer",
+    "ProgramMemory",
+    "Programs",
+    "Start",
+]

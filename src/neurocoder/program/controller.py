@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..layer.config import ProgramConfig
-from ..ops.part import Part
+from ..layer.start import affine
 from . import functional as F
-from .memory import affine
+from .config import ProgramConfig
+from .part import Part
+from .tensors import IN_CONTROLLER
 
 
 class Attention(NamedTuple):
@@ -60,6 +61,8 @@ class ProgramController(Part):
         self.integration_weight, self.integration_bias = (
             affine(control_dim, 1, **options) if program.residual is True else (None, None)
         )
+        self.present = tuple(name for name in IN_CONTROLLER if getattr(self, name) is not None)
+        """The names of the parameters that it has."""
 
     def queries_and_gates(self, control: Tensor) -> tuple[Tensor, Tensor]:
         """The composition signal xi: queries q (3, N, J, H, K) and gates g, after the sigmoid (3, N, J, H, P).

@@ -1,96 +1,161 @@
-"""The composition of programs: one operation, and the choice of its implementation for a call.
+"""Which implementation serves a call of a program layer: chosen once, in `choose`, and carried out by `compose`.
 
-`compose` returns the active program, in factored form, of each row that a controller reads; every layer kind executes
-it in its own way. If the inputs of a linear layer steer themselves and a kernel serves it, `compose_and_execute` does
-both at once.
+`compose` returns the active program, factored, of each row that a controller reads; a geometry executes it. Where the
+inputs of a linear layer steer themselves and a kernel serves it, `compose_and_execute` does both at once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..ops.backend import TORCH, Choice, choose, is_traced
-from ..ops.part import has_global_hooks
+from ..layer.active import ActiveProgram
+from ..ops.backend import HAS_TRITON, chosen, is_traced
+from ..ops.launch import power_of_two
+from ..ops.torch_private import has_global_hooks, is_transformed
 from . import functional as F
 from . import reference
-from .controller import ProgramController
-from .kernels.autograd import Form, ProgramFunction, eager_forward
-from .memory import ProgramMemory
+from .config import ProgramConfig
 
 if TYPE_CHECKING:
     from .layer import ProgramLayer
 
-
-class ActiveProgram(NamedTuple):
-    """`P_t = sum_n sigma_n (w^u_n M_U)^T (w^v_n M_V)` for N rows, factored, and the factor of the residual."""
-
-    U: Tensor
-    """M_U (P, d_in)"""
-    V: Tensor
-    """M_V (P, d_out)"""
-    u: Tensor
-    """w^u (N, r, P)"""
-    v: Tensor
-    """w^v (N, r, P)"""
-    sigma: Tensor
-    """(N, r)"""
-    scale: Tensor | None
-    """gate * sigma_r (N, 1), or None if the residual is not gated"""
-
-    def execute(self, read: Tensor) -> Tensor:
-        """e (N, T, P), with x P_t = e M_V, from a = x M_U^T (N, T, P), for T inputs per program."""
-        return F.execute(read, self.u, self.v, self.sigma)
+MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
+_LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
+MAX_ORTHOGONAL = 64, 8192
+"""Limits of the orthogonal loss kernel: slots, whose Gram matrix must fit in the 99 KB that the smallest GPUs have on
+chip, and their width, since the work grows as its square."""
 
 
-def implementation(layer: ProgramLayer, rows: Tensor) -> Choice:
-    """Which implementation serves this layer: "torch", which calls the modules, if a user changed them."""
-    memory, controller = layer.memory, layer.controller
-    if memory.is_changed(ProgramMemory) or controller.is_changed(ProgramController) or has_global_hooks():
-        return TORCH
-    return choose(memory.U, rows, layer.config)
+class CallSpec(NamedTuple):
+    """How one call runs: everything but the tensors."""
+
+    implementation: Literal["torch", "reference", "cpu", "triton", "operator"]
+    """`operator`: the Triton kernels as one operator, in compiled and exported code"""
+    program: ProgramConfig
+    dtype: torch.dtype | None = None
+    """Of the large products; the composition uses at least float32. None: no kernel runs."""
+    fused: bool = False
+    """Whether the kernel also executes what it composes."""
+    needs_backward: bool = True
+    """Whether a backward may follow, which needs the state."""
+
+    @property
+    def offset(self) -> int:
+        """Where the composition network's part of the projection begins; the integration network's follows it."""
+        return self.program.slots if self.fused else 0
+
+    @property
+    def end(self) -> int:
+        """Where the composition network's part of the projection ends."""
+        return self.offset + 4 * self.program.hidden
 
 
-def compose(choice: Choice, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
-    """The active programs of rows (N, control width), for the layer to execute."""
-    if choice.has_kernel:
-        attention, sigma, scale = _run(choice, layer, rows, executes=False)
-        dtype = choice.dtype
-        u, v, sigma = (tensor.to(dtype) for tensor in (attention[0], attention[1], sigma))
-        return ActiveProgram(layer.memory.U, layer.memory.V, u, v, sigma, None if scale is None else scale.to(dtype))
-    slots = layer.memory()
-    if choice.name == "reference" and len(rows):
-        parameters = dict(layer.named_parameters())
-        traces = [reference.compose(parameters, layer.config, z) for z in rows]
-        u, v, _ = torch.stack([trace.attention for trace in traces], dim=1)
-        sigma = torch.stack([trace.sigma for trace in traces])
-        gates = [trace.gate for trace in traces if trace.gate is not None]
-        gate = torch.stack(gates) if gates else None
+def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
+    """The one place that decides how a call runs, for rows (N, control width) that the controller reads.
+
+    "torch", which calls the modules, serves what a user changed, what `torch.func` transforms, mixed dtypes, and
+    compiled code on a CPU.
+    """
+    name, program, parameter = chosen(), layer.config, layer.memory.U
+    torch_path = CallSpec("torch", program)
+    if layer.is_customised() or has_global_hooks():
+        return torch_path
+    if name in ("torch", "reference"):
+        return CallSpec(name, program)  # type: ignore[arg-type]  # narrowed by the line above
+    if name == "triton":
+        _require_triton(program, parameter)
+    if parameter.is_meta or rows.is_meta or is_transformed():
+        return torch_path
+    dtype = rows.dtype
+    if torch.is_autocast_enabled(rows.device.type) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(rows.device.type)
+    elif dtype != parameter.dtype:
+        return torch_path
+    how = dtype, layer.fuses, torch.is_grad_enabled()
+    on_gpu = parameter.is_cuda and parameter.dtype != torch.float64 and HAS_TRITON and supports(program)
+    if name == "triton" or (on_gpu and name == "auto"):
+        return CallSpec("operator" if is_traced() else "triton", program, *how)
+    if is_traced() or (name == "auto" and parameter.device.type != "cpu"):
+        return torch_path
+    return CallSpec("cpu", program, *how)
+
+
+def supports(program: ProgramConfig) -> bool:
+    """Whether the Triton kernels support this configuration: beyond these sizes, a block's state spills registers."""
+    small = program.slots <= MAX_SLOTS and program.key_dim <= MAX_KEY and program.hidden <= MAX_HIDDEN
+    return small and power_of_two(program.components) * power_of_two(program.slots) <= MAX_MIX
+
+
+def _require_triton(program: ProgramConfig, parameter: Tensor) -> None:
+    if not supports(program):
+        raise ValueError(f"backend 'triton' takes {_LIMITS}, got {program}")
+    if parameter.dtype == torch.float64:
+        raise ValueError("backend 'triton' takes float32 and narrower types, got a layer in float64")
+
+
+def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
+    """Whether the Triton kernels compute the orthogonal loss of M_U (P, d_in) and M_V (P, d_out)."""
+    name = chosen()
+    if name not in ("auto", "triton") or not HAS_TRITON or torch.compiler.is_compiling():
+        return False
+    slots, width = MAX_ORTHOGONAL
+    small = len(left) <= slots and max(left.shape[1], right.shape[1]) <= width
+    return small and left.dtype != torch.float64 and not is_transformed() and (left.is_cuda or name == "triton")
+
+
+def compose(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
+    """The active programs of rows (N, control width), for a geometry to execute."""
+    if spec.dtype is not None:
+        attention, sigma, scale = _run(spec._replace(fused=False), layer, rows)
+        slots, (u, v, _) = layer.memory, attention.to(spec.dtype)
+        sigma, scale = sigma.to(spec.dtype), None if scale is None else scale.to(spec.dtype)
     else:
-        attention, gate = layer.controller(rows, slots.keys)
-        u, v, s = attention.weight.flatten(2, 3)
-        sigma = F.singular_values(s, slots.S)
-    return ActiveProgram(slots.U, slots.V, u, v, sigma, None if gate is None else sigma[:, -1:] * gate)
+        slots = layer.memory()
+        u, v, sigma, gate = (_literal if spec.implementation == "reference" else _by_modules)(layer, rows, slots.keys)
+        scale = None if gate is None else sigma[:, -1:] * gate
+    return ActiveProgram(slots.U, slots.V, partial(F.execute, u=u, v=v, sigma=sigma), scale)
 
 
-def compose_and_execute(choice: Choice, layer: ProgramLayer, x: Tensor) -> Tensor:
-    """`y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves; needs a choice with a kernel."""
-    return _run(choice, layer, x, executes=True)
+def compose_and_execute(spec: CallSpec, layer: ProgramLayer, x: Tensor) -> Tensor:
+    """`y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves; needs a spec that is fused."""
+    y: Tensor = _run(spec, layer, x)
+    return y
 
 
-def _run(choice: Choice, layer: ProgramLayer, rows: Tensor, executes: bool) -> Any:
-    """The hand-written layer: as an autograd function if a backward may follow, as an operator while traced."""
-    assert choice.dtype is not None
-    form = Form(choice.name == "triton", layer.config, choice.dtype, executes, torch.is_grad_enabled())
-    tensors, rows = layer.tensors(executes), rows.contiguous()
-    if form.triton and is_traced():
+def _by_modules(layer: ProgramLayer, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Attention u, v (N, r, P), sigma (N, r) and the gate (N, 1), by the layer's modules under autograd."""
+    attention, gate = layer.controller(rows, keys)
+    u, v, s = attention.weight.flatten(2, 3)
+    return u, v, F.singular_values(s, layer.memory.S), gate
+
+
+def _literal(layer: ProgramLayer, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The same by the equations as the paper prints them, row by row."""
+    if not len(rows):
+        return _by_modules(layer, rows, keys)
+    parameters = dict(layer.named_parameters())
+    traces = [reference.compose(parameters, layer.config, z) for z in rows]
+    u, v, _ = torch.stack([trace.attention for trace in traces], dim=1)
+    gates = [trace.gate for trace in traces if trace.gate is not None]
+    return u, v, torch.stack([trace.sigma for trace in traces]), torch.stack(gates) if gates else None
+
+
+def _run(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> Any:
+    """The hand-written layer: y, or attention, sigma and scale; as an operator while traced, as an autograd function if
+    a backward may follow."""
+    from .kernels import autograd
+
+    tensors, rows = layer.tensors(spec.fused), rows.contiguous()
+    if spec.implementation == "operator":
         from .kernels.operator import run_operator
 
-        outputs: Any = run_operator(form, rows, tensors)
-    elif form.keeps:
-        return ProgramFunction.apply(form, rows, *tensors)
+        outputs: Any = run_operator(spec, rows, tensors)
+    elif spec.needs_backward:
+        return autograd.ProgramFunction.apply(spec, rows, *tensors)
     else:
-        outputs = eager_forward(form, rows, tensors)[0]
-    return outputs[0] if executes else outputs
+        outputs = autograd.eager_forward(spec, rows, tensors)[0]
+    return outputs[0] if spec.fused else outputs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..ops.backend import is_exporting as _is_exporting
+from ..ops.torch_private import is_exporting as _is_exporting
 
 _EPS = 1e-12
 _SHORT_ROW = 64

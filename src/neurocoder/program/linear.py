@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-from ..layer.config import ProgramConfig
 from ..layer.linear import CodedLinear
-from .dispatch import compose, compose_and_execute, implementation
+from .config import ProgramConfig
+from .dispatch import choose, compose_and_execute
 from .layer import ProgramLayer
 
 
@@ -44,43 +43,20 @@ class Linear(CodedLinear, ProgramLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            self.set_sizes(in_features, out_features),
-            self.in_features,
-            bias=bias,
-            program=program,
-            control_dim=control_dim,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(in_features, out_features, bias, program, control_dim=control_dim, device=device, dtype=dtype)
+
+    @property
+    def fuses(self) -> bool:
+        return self.control_dim is None
 
     def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`y = x W_t + bias`.
-
-        Args:
-            x: (..., in_features).
-            control: z (..., control_dim); its leading dimensions are the first of x's, so one program can serve a whole
-                sequence.
-
-        Returns:
-            (..., out_features)
-        """
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
-        choice = implementation(self, rows)
-        if control is None and choice.has_kernel:
-            y = compose_and_execute(choice, self, rows)
+        spec = choose(self, rows)
+        if spec.fused:
+            y = compose_and_execute(spec, self, rows)
         else:
-            program = compose(choice, self, rows)
-            shared = self.grouped(x, rows, leading)
-            y = linear(program.execute(linear(shared, program.U)), program.V.mT, self.bias)
-            if self.R is not None:
-                xR = linear(shared, self.R)
-                y = y + (xR if program.scale is None else (program.scale.unsqueeze(-1) * xR).to(y.dtype))
+            y = self.execute(self.grouped(x, rows, leading), self.compose(rows, spec))
         shape = (*x.shape[:-1], self.out_features)
         return y if y.shape == shape else y.reshape(shape)
-
-    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`W_t` (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""
-        return self.working_programs(self.programs(x, control))

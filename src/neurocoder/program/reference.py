@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as tnf
 
-from ..layer.config import ProgramConfig
+from .config import ProgramConfig
 
 
 class Trace(NamedTuple):

@@ -22,21 +22,15 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..layer.config import ProgramConfig
-from ..layer.precision import full_precision
+from ..layer.start import full_precision
 from . import functional as F
+from .config import ProgramConfig
 from .controller import ProgramController
 from .memory import ProgramMemory
 
 _POOLED_SCALE = 0.1
 """Scale of a globally pooled image of unit variance, for convolution probes."""
 _PROBES = 256
-
-
-def plain_weight(shape: tuple[int, ...]) -> Tensor:
-    """A weight initialised like `nn.Linear`'s and `nn.Conv2d`'s: uniform in `±1 / sqrt(fan_in)`."""
-    bound = 1 / math.sqrt(torch.Size(shape[1:]).numel())
-    return torch.empty(shape, device="cpu", dtype=torch.float32).uniform_(-bound, bound)
 
 
 def start(

@@ -1,15 +1,14 @@
-"""The tensors of a program layer as one named tuple, passed between a layer, autograd and the kernels."""
+"""The tensors of a program layer as named tuples, passed between a layer, autograd and the composition cores."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-
-def cast(tensor: Any, dtype: torch.dtype) -> Any:
-    """A tensor, or None, in this dtype; `tensor.to` is ten times slower where there is nothing to do."""
-    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
+from ..ops.autograd import cast
 
 
 class ProgramTensors(NamedTuple):
@@ -53,12 +52,15 @@ class ProgramTensors(NamedTuple):
 
     def composing(self, dtype: torch.dtype) -> ProgramTensors:
         """What the composition takes, in its own precision: all but the input projections, R and the bias."""
-        return ProgramTensors(*[cast(tensor, dtype) for tensor in self[:_COMPOSING]], *_OTHERS)
+        composing = self[:_COMPOSING]
+        if {getattr(tensor, "dtype", dtype) for tensor in composing} != {dtype}:
+            composing = tuple(cast(tensor, dtype) for tensor in composing)
+        return ProgramTensors(*composing, *_OTHERS)
 
     @property
     def memory(self) -> tuple[Any, ...]:
         """M_U, M_V, M_S; weight and bias of the key networks for u, v, s."""
-        return self[:_MEMORY]
+        return self[: len(IN_MEMORY)]
 
     @property
     def slots(self) -> tuple[Any, Any, Any]:
@@ -76,7 +78,47 @@ class ProgramTensors(NamedTuple):
         return self.key_u_bias, self.key_v_bias, self.key_s_bias
 
 
-_MEMORY = ProgramTensors._fields.index("input_bias")
+IN_MEMORY, IN_CONTROLLER = ProgramTensors._fields[:9], ProgramTensors._fields[9:16]
+"""The names of the memory's parameters and of the controller's; R and the bias are the layer's own."""
 _COMPOSING = ProgramTensors._fields.index("input_weight")
 _OTHERS = (None,) * (len(ProgramTensors._fields) - _COMPOSING)
 NONE = ProgramTensors(*[None] * len(ProgramTensors._fields))
+
+
+class Prepared(NamedTuple):
+    """What a core computes from the parameters alone."""
+
+    keys: Tensor
+    """k for u, v, s, in the core's layout"""
+    signal: Tensor
+    """Weight and bias of the composition signal, concatenated, for states that end in a one"""
+
+
+class Composed(NamedTuple):
+    """What a core composes, or its gradients. Executed programs leave the core as coefficients, others as attention
+    and sigma."""
+
+    scale: Any
+    """gate * sigma_r, one per input; None without a gated residual"""
+    coefficients: Any = None
+    """e and a one per input, in the core's layout: the product with the gradient then includes the bias's gradient"""
+    attention: Any = None
+    """w for u, v, s (3, N, r, P)"""
+    sigma: Any = None
+    """(N, r)"""
+
+
+class Gradients(NamedTuple):
+    """Gradients of the core's arguments; `recurrent_weight` and `integration_bias` are empty if the layer has none."""
+
+    projected: Tensor
+    """Of the input projections (N, width)"""
+    prepared: Prepared
+    S: Tensor
+    input_bias: Tensor
+    recurrent_weight: Tensor
+    integration_bias: Tensor
+    sums: Any = None
+    """The side stream that some of them are still computed on; None: none"""
+    alive: Sequence[Tensor] = ()
+    """What must live until the main side stream is joined"""

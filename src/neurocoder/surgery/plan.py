@@ -11,10 +11,11 @@ from torch.nn.utils import parametrize
 
 from ..distributed import spread
 from ..layer.base import CodedLayer
+from ..layer.checks import require_module
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
-from .registry import Kind, kind_for, plain_types_for
-from .targets import Match, Target, Targets, described, modules_by_name, overview, require_module, select, type_name
+from .registry import LayerSpec, kind_for, plain_types_for
+from .targets import Match, Target, Targets, described, modules_by_name, overview, select, type_name
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Replacement:
     names: tuple[str, ...]
     """All names of the layer; more than one if a module is used twice."""
     plain: nn.Module
-    kind: Kind
+    kind: LayerSpec
     config: Config
     before: int
     after: int

@@ -15,11 +15,12 @@ from torch.utils.data import DataLoader
 
 from ..distributed import spread
 from ..layer.base import CodedLayer, coded_layers
+from ..layer.checks import require_module
 from ..layer.config import Config
 from ..ops.compiled import run_uncompiled, uncompiled
 from .plan import has_hooks, plan
 from .registry import as_template
-from .targets import Model, Targets, described, modules_by_name, overview, require_module, select, type_name
+from .targets import Model, Targets, described, modules_by_name, overview, select, type_name
 
 
 def recode(

@@ -30,12 +30,6 @@ class Match(NamedTuple):
     """By its full name."""
 
 
-def require_module(name: str, value: Any) -> None:
-    """Require an instance of `nn.Module`."""
-    if not isinstance(value, nn.Module):
-        raise ValueError(f"{name} must be an nn.Module, got {value!r}")
-
-
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     """All modules, under each of their names, without looking inside coded layers."""
     found: dict[str, nn.Module] = {}

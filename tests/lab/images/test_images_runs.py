@@ -17,7 +17,6 @@ from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig, c
 from neurocoder.lab.experiments.images.models import variants
 from neurocoder.lab.experiments.images.observations import agreement, describe, unpack
 from neurocoder.lab.records.checkpoint import Checkpoint
-from neurocoder.lab.runner.runs import Setup
 from neurocoder.lab.train.context import Context, Guard, Interrupted, final
 from neurocoder.lab.train.loop import train
 
@@ -25,10 +24,9 @@ CPU = torch.device("cpu")
 TINY = ImagesConfig(2, 2, 2, batch=16, train_images=64, source="synthetic", depth=7)
 
 
-def perform(variant, config=TINY, seeds=(0,), loop="plain", start=None, guard=None, precision="32-true"):
-    fabric = Setup(output=None, precision=precision).fabric()
-    context = Context(config, variant, seeds, fabric, loop, start=start, guard=guard)
-    torch.manual_seed(seeds[0])
+def perform(variant, config=TINY, start=None, guard=None, precision="32-true"):
+    context = Context(config, variant, 0, CPU, precision=precision, start=start, guard=guard)
+    torch.manual_seed(0)
     Images().run(context)
     return context
 
@@ -155,7 +153,7 @@ def test_the_test_set_is_read_once_at_the_end_or_not_at_all(monkeypatch, tmp_pat
     images_data._load.cache_clear()
     try:
         config = ImagesConfig(epochs_mlp=2, batch=32, train_images=64, validation=validation)
-        run = perform("cifar10-mlp-original", config).runs[0]
+        run = perform("cifar10-mlp-original", config)
     finally:
         images_data._load.cache_clear()
     assert events == (["train", *["epoch"] * 4] if validation else ["train", "epoch", "epoch", "test"])
@@ -170,7 +168,7 @@ def test_the_test_set_is_read_once_at_the_end_or_not_at_all(monkeypatch, tmp_pat
 
 def test_a_run_learns_and_its_record_has_what_the_tables_need():
     config = ImagesConfig(epochs_mlp=2, batch=32, train_images=640, source="synthetic", augmentation_mlp="none")
-    run = perform("cifar10-mlp-neurocoder", config).runs[0]
+    run = perform("cifar10-mlp-neurocoder", config)
     found, seen = final(run.history), run.observations
     assert set(found) == {"accuracy", "test_accuracy", "train_accuracy", "epoch_seconds"}
     assert found["accuracy"] == found["test_accuracy"] > 60
@@ -202,7 +200,7 @@ def test_programs_and_agreement_by_hand():
 
 @pytest.mark.parametrize("variant", ["cifar10-densenet-neurocoder-conv", "cifar10-densenet-mixture"])
 def test_a_stopped_run_resumes_to_the_same_result(variant):
-    whole = perform(variant).runs[0]
+    whole = perform(variant)
     kept, asked = [], 0
 
     def stopped():
@@ -215,37 +213,31 @@ def test_a_stopped_run_resumes_to_the_same_result(variant):
     checkpoint = Checkpoint.from_bytes(kept[-1].to_bytes())
     assert 4 < checkpoint.state["taken"] < 8
     torch.rand(7)
-    resumed = perform(variant, start=checkpoint).runs[0]
+    resumed = perform(variant, start=checkpoint)
     assert timeless(resumed.history) == timeless(whole.history)
     assert resumed.observations == whole.observations
     assert any("running_var" in name for name in checkpoint.state["model"])
 
 
-def trained(variant, seeds, loop):
-    """The models after a training in float64, where loops are not driven apart by rounding."""
-    fabric = Setup(output=None, precision="64-true").fabric()
-    context = Context(TINY, variant, seeds, fabric, loop)
-    tasks = [Images().build(TINY, variant, seed, CPU) for seed in seeds]
-    for task in tasks:
-        task.model.double()
-        task.stream.data = task.stream.data._replace(mean=task.stream.data.mean.double())
-        task.evaluate = lambda model: {}
-    train(context, tasks)
-    return [task.model.state_dict() for task in tasks]
+def trained(variant, loop):
+    """The model after a training in float64, where loops are not driven apart by rounding."""
+    task = Images().build(TINY, variant, 0, CPU)
+    task.model.double()
+    task.stream.data = task.stream.data._replace(mean=task.stream.data.mean.double())
+    task.evaluate = lambda model: {}
+    train(Context(TINY, variant, 0, CPU, loop=loop), task)
+    return task.model.state_dict()
 
 
-def test_the_operations_of_a_graph_and_stacked_seeds_train_alike():
+def test_the_operations_of_a_graph_train_alike():
     """Batch norm's statistics too. On a CPU the graph's operations run uncaptured."""
-    name = "cifar10-densenet-neurocoder"
-    alone = [trained(name, (seed,), "plain")[0] for seed in (0, 1)]
-    assert any("running_var" in key for key in alone[0])
-    for expected, found in zip(alone, trained(name, (0, 1), "stacked"), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(trained(name, (0,), "graph")[0], alone[0], rtol=1e-4, atol=1e-5)  # its rate is a float32
+    expected, found = (trained("cifar10-densenet-neurocoder", loop) for loop in ("plain", "graph"))
+    assert any("running_var" in key for key in expected)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)  # its rate is a float32
 
 
 def test_mixed_precision():
-    found = perform("cifar10-lenet-neurocoder", precision="bf16-mixed").runs[0].history
+    found = perform("cifar10-lenet-neurocoder", precision="bf16-mixed").history
     assert all(math.isfinite(entry["loss"]) for entry in found[:-1])
 
 

@@ -39,7 +39,7 @@ class Experiment(ABC):
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """What each preset takes: all its runs on two CPU cores, and on one GPU with `--jobs`."""
     loops: ClassVar[Sequence[str]] = ("plain",)
-    """How it can train: `plain`, `graph` (as CUDA graphs), `stacked` (all of `context.seeds` as one model), `ddp`."""
+    """How it can train: `plain`, `graph` (as CUDA graphs)."""
 
     @abstractmethod
     def variants(self, config: Any) -> Sequence[str]:
@@ -72,11 +72,11 @@ class Experiment(ABC):
 class TaskExperiment(Experiment):
     """An experiment whose runs each train one model on one stream of batches."""
 
-    loops: ClassVar[Sequence[str]] = ("plain", "graph", "stacked", "ddp")
+    loops: ClassVar[Sequence[str]] = ("plain", "graph")
 
     @abstractmethod
     def build(self, config: Any, variant: str, seed: int, device: torch.device) -> Task:
         """The task of one run. The same arguments give the same task, whatever the state of torch's generators."""
 
     def run(self, context: Context) -> None:
-        train(context, [self.build(context.config, context.variant, seed, context.device) for seed in context.seeds])
+        train(context, self.build(context.config, context.variant, context.seed, context.device))

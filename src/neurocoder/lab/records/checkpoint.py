@@ -17,7 +17,7 @@ from torch import Tensor
 from .files import replacing
 from .record import Damaged
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Checkpoint:
 
     identity: dict[str, Any]
     """What must match to resume, by name."""
-    runs: list[dict[str, Any]]
-    """What is known about the run of each seed: its history, observations and so on."""
+    run: dict[str, Any]
+    """What the run has reported: its history, observations, and so on."""
     seconds: float
     """Wall time so far."""
     sources: list[str]
@@ -41,7 +41,7 @@ class Checkpoint:
         about = {
             "format": FORMAT,
             "identity": self.identity,
-            "runs": self.runs,
+            "run": self.run,
             "seconds": self.seconds,
             "sources": self.sources,
             "state": _encode(self.state, "state", tensors),
@@ -65,13 +65,15 @@ class Checkpoint:
         try:
             header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
             about = json.loads(header["__metadata__"]["neurocoder"])
-            if about["format"] != FORMAT:
-                raise Damaged(f"{name} has format {about['format']!r}, this version reads {FORMAT}")
+            if about["format"] not in (4, FORMAT):
+                raise Damaged(f"{name} has format {about['format']!r}, this version reads 4 and {FORMAT}")
             tensors = load(raw)
             if about.pop("digest") != _digest(about, tensors):
                 raise Damaged(f"{name} does not match its digest")
+            if about["format"] == 4:
+                _upgrade(about)
             state = _decode(about["state"], tensors)
-            return cls(about["identity"], about["runs"], about["seconds"], about["sources"], state)
+            return cls(about["identity"], about["run"], about["seconds"], about["sources"], state)
         except Damaged:
             raise
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -82,6 +84,16 @@ def write(content: bytes, target: Path) -> None:
     """Atomic write of a checkpoint's bytes."""
     with replacing(target) as temporary:
         temporary.write_bytes(content)
+
+
+def _upgrade(about: dict[str, Any]) -> None:
+    """From format 4, in which a run could have several seeds; those are in files of other names. An agent that was kept
+    for `neurocoder play` has reported nothing."""
+    identity = about["identity"]
+    identity["seed"] = identity.pop("seeds")[0]
+    if identity.get("processes") == 1:  # a run over several devices is not continued on one
+        del identity["processes"]
+    about["run"] = next(iter(about["runs"]), {})
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 
 @contextlib.contextmanager
-def locked(paths: Sequence[Path], *, wait: bool = False) -> Iterator[bool]:
-    """Holds all of these locks, or none if another process holds one: yields whether. `wait` waits for them instead.
-    Their files are removed at the end."""
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Holds this lock, unless another process does: yields whether. `wait` waits for it instead. Its file is removed at
+    the end."""
     with contextlib.ExitStack() as held:
-        for path in paths:
-            if not _take(path, held, wait):
-                held.close()
-                yield False
-                return
-        yield True
+        yield _take(path, held, wait)
 
 
 def _take(path: Path, held: contextlib.ExitStack, wait: bool) -> bool:

@@ -66,7 +66,7 @@ def pack(paths: Iterable[Path], target: Path, warn: Callable[[str], None]) -> st
     A run is in one of the two at every moment, so the next call completes what a killed one left.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with locked([target.with_name(f".{target.name}.lock")], wait=True):
+    with locked(target.with_name(f".{target.name}.lock"), wait=True):
         for left in target.parent.glob(f".{target.name}.*.tmp"):
             left.unlink()
         earlier, problems = store.read(target)

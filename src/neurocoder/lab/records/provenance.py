@@ -31,11 +31,10 @@ def changed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
 
 def manner(record: Record) -> list[str]:
     """Command-line options for a way of training that is not the default on that device."""
-    usual = "graph" if record.device == "cuda" and record.processes == 1 else "plain"
+    usual = "graph" if record.device == "cuda" else "plain"
     return [
         *([] if record.precision == "32-true" else ["--precision", record.precision]),
-        *([] if record.loop == usual else ["--loop", record.loop]),
-        *([] if record.processes == 1 else ["--devices", str(record.processes)]),
+        *([] if record.loop in (usual, "stacked") else ["--loop", record.loop]),  # seeds that an older version stacked
     ]
 
 

@@ -40,12 +40,12 @@ class Record:
     model: dict[str, Any] | None
     """The configuration of each program layer, by its name; None: made before this was recorded."""
     loop: str
-    """How it was trained: `plain`, `graph` (a step is one CUDA graph) or `stacked` (with other seeds, as one model; on
-    a GPU as a graph too)."""
+    """How it was trained: `plain` or `graph` (a step is one CUDA graph); `stacked` (with other seeds, as one model) by
+    an older version."""
     device: str
     precision: str
     processes: int
-    """Number of processes that shared each batch."""
+    """Number of processes that shared each batch: 1, but in records of an older version."""
     parameters: dict[str, int]
     """By part, and `total`, as `nc.count_parameters` returns them."""
     metrics: dict[str, float]

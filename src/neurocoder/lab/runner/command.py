@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 import torch
 import tyro
-from lightning_fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +25,7 @@ from ..experiments import EXPERIMENTS, Experiment, load
 from ..records import environment
 from . import launch, runs
 from .progress import display
-from .runs import Refused, Setup, Unit, format_seeds
+from .runs import Setup, Unit, format_seeds
 
 T = TypeVar("T")
 
@@ -48,6 +47,9 @@ MOST_NAMED = 40
 MOST_SEEDS = 10_000
 """In one range, which is held in memory."""
 
+INSTEAD = "--jobs does runs side by side, over the GPUs of this machine, --cluster over the machines of a Ray cluster"
+"""Of runs with several seeds or on several devices."""
+
 PARTS = ("name", "title", "Config", "presets", "seeds")
 """What an experiment must have, besides its methods."""
 
@@ -68,8 +70,8 @@ class Options:
     """Device to train on."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     """Precision of the computation; parameters stay in float32."""
-    loop: Literal["auto", "plain", "graph", "stacked"] = "auto"
-    """plain: eager; graph: one CUDA graph per step (auto, on a GPU); stacked: all seeds of a variant as one model."""
+    loop: Literal["auto", "plain", "graph"] = "auto"
+    """plain: eager; graph: one CUDA graph per step (auto, on a GPU)."""
     output: Path = Path("runs")
     """Folder for the records."""
     dry_run: bool = False
@@ -86,10 +88,6 @@ class Options:
     """Seconds between checkpoints."""
     cluster: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster: its address, or auto for a running or a new local one."""
-    devices: int = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    """Devices per node that share one run (DDP)."""
-    nodes: int = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
-    """Machines that share one run."""
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of the data sets; else NEUROCODER_DATA, else the packaged data."""
 
@@ -97,7 +95,7 @@ class Options:
     """Weights of a frozen network, where an experiment needs one; else NEUROCODER_BACKBONE."""
 
     def __post_init__(self) -> None:
-        for name in ("jobs", "threads", "devices", "nodes"):
+        for name in ("jobs", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if not self.checkpoint_seconds >= 0:
@@ -108,17 +106,8 @@ class Options:
             raise ValueError(f"--data-root must be a folder, got {self.data_root}")
         if self.backbone is not None and not self.backbone.is_file():
             raise ValueError(f"--backbone must be a file, got {self.backbone}")
-        ways = [("--jobs", self.jobs > 1), ("--cluster", bool(self.cluster)), ("--devices", self._processes > 1)]
-        if sum(used for _, used in ways) > 1:
-            raise ValueError(f"{' and '.join(name for name, used in ways if used)} cannot be combined")
-        if self.nodes > 1 and not {"MASTER_ADDR", "SLURM_JOB_ID"} & set(os.environ):
-            raise ValueError(f"--nodes must be 1 without torchrun or Slurm to join the machines, got {self.nodes}")
-        if self._processes > 1 and self.loop in ("graph", "stacked"):
-            raise ValueError(f"--loop must be plain over several devices, got {self.loop}")
-
-    @property
-    def _processes(self) -> int:
-        return self.devices * self.nodes
+        if self.jobs > 1 and self.cluster:
+            raise ValueError("--jobs and --cluster cannot be combined")
 
     def setup(self, gpu: bool, loops: Sequence[str]) -> Setup:
         """The setup with every `auto` resolved."""
@@ -127,21 +116,17 @@ class Options:
             raise ValueError("--device must be cpu where there is no GPU, got cuda")
         if device == "cpu" and self.loop == "graph":
             raise ValueError("--loop graph needs a GPU, got --device cpu")
-        graph = device == "cuda" and self._processes == 1 and "graph" in loops
+        graph = device == "cuda" and "graph" in loops
         loop = ("graph" if graph else "plain") if self.loop == "auto" else self.loop
         if loop not in loops:
-            able = [name for name in loops if name != "ddp" and (name != "graph" or device == "cuda")]
+            able = [name for name in loops if name == "plain" or (name == "graph" and device == "cuda")]
             raise ValueError(f"--loop must be among {', '.join(able)} for this experiment, got {loop}")
-        if self._processes > 1 and "ddp" not in loops:
-            raise ValueError(f"--devices must be 1 for this experiment, got {self._processes}")
         return Setup(
             output=self.output,
             device=device,
             precision=self.precision,
             loop=loop,
             threads=self.threads,
-            devices=self.devices,
-            nodes=self.nodes,
             resume=self.resume,
             again=self.again,
             interval=self.checkpoint_seconds,
@@ -211,12 +196,20 @@ def options(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
         raise ValueError(f"the name of {arguments[0]} must differ from the built-in ones, got {experiment.name!r}")
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", nargs="?", default=next(iter(experiment.presets)))
-    preset = early.parse_known_args(list(arguments))[0].preset
+    for name in ("--loop", "--devices", "--nodes"):
+        early.add_argument(name, nargs="?", const="")
+    first = early.parse_known_args(list(arguments))[0]
+    if first.loop == "stacked":
+        raise ValueError(f"--loop must be auto, plain or graph, got stacked, which is gone: {INSTEAD}")
+    preset = first.preset
     if preset not in experiment.presets:
         raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {preset!r}")
     config = experiment.presets[preset]
     if not isinstance(config, experiment.Config):
         raise ValueError(f"presets of {arguments[0]} must be {experiment.Config.__name__} objects, got {config!r}")
+    for name in ("devices", "nodes"):
+        if getattr(first, name) is not None and not hasattr(config, name):
+            raise ValueError(f"--{name} is gone, a run has one device: {INSTEAD}")
     fields: list[Any] = [("run", Options), ("training", experiment.Config, config)]
     variants = experiment.variants(config)
     for name in (experiment.name, *variants):
@@ -246,11 +239,10 @@ def run(arguments: Sequence[str]) -> int:
     wanted = chosen.variants or experiment.selections.get(chosen.preset, "*")
     gpu = launch.connect(chosen.cluster) if chosen.cluster and not chosen.dry_run else torch.cuda.is_available()
     setup = chosen.setup(gpu, experiment.loops)
-    groups = [tuple(seeds)] if setup.loop == "stacked" else [(seed,) for seed in seeds]
     units = [
-        Unit(chosen.experiment, experiment.name, chosen.preset, config, variant, group)
+        Unit(chosen.experiment, experiment.name, chosen.preset, config, variant, seed)
         for variant in choose(experiment.variants(config), wanted)
-        for group in groups
+        for seed in seeds
     ]
     return _plan(units, setup) if chosen.dry_run else _sweep(units, setup, chosen)
 
@@ -260,10 +252,8 @@ def _plan(units: Sequence[Unit], setup: Setup) -> int:
     todo = runs.pending(units, dataclasses.replace(setup, dry=True), _note)
     for unit in todo:
         print(unit)
-    count, all_runs = (sum(len(unit.seeds) for unit in some) for some in (todo, units))
-    print(
-        f"{count} of {all_runs} runs to do, on {setup.device}, loop {setup.loop}, into {units[0].folder(setup).parent}"
-    )
+    place = units[0].folder(setup).parent
+    print(f"{len(todo)} of {len(units)} runs to do, on {setup.device}, loop {setup.loop}, into {place}")
     return 0
 
 
@@ -271,21 +261,14 @@ def _sweep(units: Sequence[Unit], setup: Setup, chosen: Options) -> int:
     """Run the unfinished units as chosen, and report; returns the exit status."""
     os.environ["NEUROCODER_COMMIT"] = environment.commit()  # of the running code, whatever is committed meanwhile
     environment.running()
-    fabric = setup.fabric() if setup.processes > 1 else None
-    first = fabric is None or fabric.is_global_zero
-    todo = _pending(units, setup, fabric)
-    skipped = sum(len(unit.seeds) for unit in units) - sum(len(unit.seeds) for unit in todo)
-    with display(len(todo), skipped, first) as shown:
+    todo = runs.pending(units, setup, _note)
+    with display(len(todo), len(units) - len(todo)) as shown:
         if chosen.cluster:
             signal = launch.cluster(todo, setup, shown)
         elif chosen.jobs > 1:
             signal = launch.processes(todo, setup, chosen.jobs, shown)
         else:
-            signal = launch.here(todo, setup, fabric or setup.fabric(), shown)
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    if not first:  # a thread of gloo that still holds a tensor aborts a Python that shuts down (pytorch/pytorch#190489)
-        os._exit(0)
+            signal = launch.here(todo, setup, shown)
     print(f"{shown.conclude()}; records in {units[0].folder(setup).parent}", flush=True)
     if signal:
         instead = " instead of --again" if setup.again else ""
@@ -305,21 +288,6 @@ def _report(unit: Unit, setup: Setup) -> None:
         reports.main(names)
     except (ValueError, OSError) as error:  # the runs themselves are done
         _note(f"no report: {error}")
-
-
-def _pending(units: Sequence[Unit], setup: Setup, fabric: Fabric | None) -> list[Unit]:
-    """The units to run. Only the first process checks; all run or refuse the same."""
-    found: list[Unit] | Refused = []
-    if fabric is None or fabric.is_global_zero:
-        try:
-            found = runs.pending(units, setup, _note)
-        except Refused as refusal:
-            found = refusal
-    if fabric is not None:
-        found = fabric.broadcast(found)
-    if isinstance(found, Refused):
-        raise found
-    return found
 
 
 def _note(text: str) -> None:

@@ -20,16 +20,16 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
-from lightning_fabric import Fabric
 
 from ..records import checkpoint as checkpoints
 from ..records import environment
 from ..records.checkpoint import Checkpoint
 from ..records.locks import locked
+from ..records.record import Record
 from ..train.context import Guard, Interrupted, TrainingError
 from . import runs
 from .progress import Display
-from .runs import Outcome, Refused, Setup, Unit
+from .runs import Refused, Setup, Unit
 
 
 class Signals:
@@ -64,41 +64,38 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().replace("\n", " ") + where
 
 
-def here(units: Sequence[Unit], setup: Setup, fabric: Fabric, display: Display) -> int:
+def here(units: Sequence[Unit], setup: Setup, display: Display) -> int:
     """In sequence, in this process; returns the signal that stopped it, or 0."""
     with Signals() as signals:
         for unit in units:
-            report = partial(display.running, unit) if fabric.is_global_zero else None
-            guard = Guard(lambda: signals.received, interval=setup.interval, report=report)
+            guard = Guard(lambda: signals.received, interval=setup.interval, report=partial(display.running, unit))
             try:
-                outcome = runs.claim(unit, setup, fabric, guard)
+                record = runs.claim(unit, setup, guard)
             except Interrupted as interrupt:
                 return interrupt.signal
             except Exception as error:
-                if fabric.world_size > 1 and not isinstance(error, TrainingError):
-                    raise  # the other processes wait for this one and cannot continue without it
                 display.failed(unit, reason(error))
                 if signals.received:  # and could not be saved
                     return signals.received
             else:
-                _ended(unit, outcome, display)
+                _ended(unit, record, display)
             if signals.received:  # in a run that did not save, or after its last step
                 return signals.received
     return 0
 
 
-def _ended(unit: Unit, outcome: Outcome | None, display: Display) -> None:
-    if outcome is None:
+def _ended(unit: Unit, record: Record | None, display: Display) -> None:
+    if record is None:
         display.elsewhere(unit)
     else:
-        display.done(unit, outcome)
+        display.done(unit, record)
 
 
 def _work(pipe: Connection, setup: Setup, gpu: str | None) -> None:
     """A worker process: runs the units from the pipe until it is closed."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    fabric, parent = setup.fabric(), os.getppid()
+    parent = os.getppid()
     with Signals(signal.SIGTERM) as signals:
 
         def stopped() -> int:
@@ -116,7 +113,7 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None) -> None:
             except EOFError:
                 return
             try:
-                pipe.send(runs.claim(unit, setup, fabric, Guard(stopped, interval=setup.interval, report=report)))
+                pipe.send(runs.claim(unit, setup, Guard(stopped, interval=setup.interval, report=report)))
             except (Interrupted, BrokenPipeError):
                 return
             except Exception as error:
@@ -285,8 +282,8 @@ class _Post:
         return self._signal
 
 
-def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | None) -> Outcome | str | None:
-    """A Ray task: the outcome of the unit, why it failed, or None if it was stopped."""
+def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | None) -> Record | str | None:
+    """A Ray task: the record of the unit, why it failed, or None if it was stopped."""
     import ray
 
     asked, signal = time.monotonic(), 0
@@ -304,7 +301,7 @@ def _remote(unit: Unit, setup: Setup, number: int, post: Any, start: bytes | Non
         report=lambda *progress: post.send.remote((number, progress)),
     )
     try:
-        return runs.perform(unit, setup, setup.fabric(), guard, Checkpoint.from_bytes(start) if start else None)
+        return runs.perform(unit, setup, guard, Checkpoint.from_bytes(start) if start else None)
     except Interrupted:
         return None
     except Exception as error:
@@ -344,7 +341,7 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
             while waiting and len(running) < IN_FLIGHT:
                 number, unit = waiting.popleft()
                 held[number] = everything.enter_context(contextlib.ExitStack())
-                if held[number].enter_context(locked(unit.locks(setup))):
+                if held[number].enter_context(locked(unit.lock(setup))):
                     submit(number)
                 else:
                     display.elsewhere(unit)
@@ -360,7 +357,7 @@ def cluster(units: Sequence[Unit], setup: Setup, display: Display) -> int:
                         submit(number)
                         continue
                     outcome = reason(error)
-                if isinstance(outcome, Outcome):
+                if isinstance(outcome, Record):
                     runs.keep(units[number], setup, outcome)
                     display.done(units[number], outcome)
                 elif outcome is not None:

@@ -11,7 +11,7 @@ from rich.progress import Task as Row
 from rich.text import Text
 
 from ..records.record import Record
-from .runs import Outcome, Unit
+from .runs import Unit
 
 NAMED = 5
 """Failed runs that the last line names; each already had its own line."""
@@ -31,9 +31,6 @@ class Display:
     """Plain output: a line for each run that ended, one a minute for those that go on, and a summary. Counts the
     outcomes."""
 
-    mute = False
-    """Whether another process of the same run prints."""
-
     def __init__(self, total: int, skipped: int) -> None:
         self.total, self.skipped, self.finished, self.others = total, skipped, 0, 0
         """Units to run; runs skipped, finished, and left to other processes."""
@@ -49,8 +46,7 @@ class Display:
 
     def line(self, text: str) -> None:
         """Print a line."""
-        if not self.mute:
-            print(text, flush=True)
+        print(text, flush=True)
 
     def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
         """A unit has reached this step; `shown` is text to show beside it."""
@@ -59,23 +55,18 @@ class Display:
             self._said[name] = now
             self.line(", ".join(filter(None, [f"{name}: {step:,} of {steps:,}", shown])))
 
-    def done(self, unit: Unit, outcome: Outcome) -> None:
+    def done(self, unit: Unit, record: Record) -> None:
         """A unit has ended."""
-        for record in outcome.records:
-            self.finished += 1
-            self.line(summary(record))
-        for seed, reason in outcome.failures.items():
-            self._fail(f"{unit.variant} seed {seed}", reason)
+        self.finished += 1
+        self.line(summary(record))
 
     def elsewhere(self, unit: Unit) -> None:
         """A unit is trained by another process."""
-        self.others += len(unit.seeds)
+        self.others += 1
 
     def failed(self, unit: Unit, reason: str) -> None:
         """A unit has failed."""
-        self._fail(str(unit), reason)
-
-    def _fail(self, name: str, reason: str) -> None:
+        name = str(unit)
         alike = next((other for other, known in self.failures.items() if known == reason), None)
         self.failures[name] = reason
         self.line(f"{name} failed: {reason if alike is None else f'as {alike}'}")
@@ -140,9 +131,9 @@ class Bars(Display):
         self._shares[name] = step / steps
         self._advance()
 
-    def done(self, unit: Unit, outcome: Outcome) -> None:
+    def done(self, unit: Unit, record: Record) -> None:
         self._close(unit)
-        super().done(unit, outcome)
+        super().done(unit, record)
 
     def elsewhere(self, unit: Unit) -> None:
         self._close(unit)
@@ -164,8 +155,6 @@ class Bars(Display):
         self._bars.update(self._sweep, completed=completed, count=f"{self._ended}/{self.total}")
 
 
-def display(total: int, skipped: int, first: bool = True) -> Display:
-    """The display that suits the output; only the first of several processes prints."""
-    found = Bars(total, skipped) if first and sys.stdout.isatty() else Display(total, skipped)
-    found.mute = not first
-    return found
+def display(total: int, skipped: int) -> Display:
+    """The display that suits the output."""
+    return (Bars if sys.stdout.isatty() else Display)(total, skipped)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
 from ..experiments import EXPERIMENTS, load
 from ..records import environment, store
@@ -37,11 +35,9 @@ class Setup:
     device: str = "cpu"
     precision: str = "32-true"
     loop: str = "plain"
-    """`plain`, `graph` or `stacked`."""
+    """`plain` or `graph`."""
     threads: int = 1
     """CPU threads per process."""
-    devices: int = 1
-    nodes: int = 1
     resume: bool = False
     again: bool = False
     interval: float = 60.0
@@ -51,31 +47,10 @@ class Setup:
     begun: float = field(default_factory=time.time)
     """When the sweep began."""
 
-    @property
-    def processes(self) -> int:
-        """Number of processes that share each batch."""
-        return self.devices * self.nodes
-
-    def fabric(self) -> Fabric:
-        """The devices. Several processes are launched, or joined under `torchrun`."""
-        torch.set_num_threads(self.threads)
-        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it recommends lower precision on each GPU
-        strategy = "ddp" if self.processes > 1 else "auto"
-        fabric = Fabric(
-            accelerator=self.device,
-            devices=self.devices,
-            num_nodes=self.nodes,
-            precision=self.precision,  # type: ignore[arg-type]
-            strategy=strategy,
-        )
-        if self.processes > 1:
-            fabric.launch()
-        return fabric
-
 
 @dataclass(frozen=True)
 class Unit:
-    """What is trained at once: a variant with one seed, or with several as a stacked model."""
+    """What is trained at once: a variant with a seed."""
 
     experiment: str
     """Name for `experiments.load`."""
@@ -83,22 +58,22 @@ class Unit:
     preset: str
     config: Any
     variant: str
-    seeds: tuple[int, ...]
+    seed: int
 
     def __str__(self) -> str:
-        return f"{self.variant} {'seed' if len(self.seeds) == 1 else 'seeds'} {format_seeds(self.seeds)}"
+        return f"{self.variant} seed {self.seed}"
 
     def folder(self, setup: Setup) -> Path:
         """Folder of its records and checkpoints."""
         return setup.output / self.name / self.preset / self.variant
 
-    def record(self, setup: Setup, seed: int) -> Path:
+    def record(self, setup: Setup) -> Path:
         """The file of a finished run."""
-        return self.folder(setup) / f"seed{seed}.json"
+        return self.folder(setup) / f"seed{self.seed}.json"
 
     def checkpoint(self, setup: Setup) -> Path:
         """The file of an unfinished run."""
-        return self.folder(setup) / f"seed{format_seeds(self.seeds)}.checkpoint.safetensors"
+        return self.folder(setup) / f"seed{self.seed}.checkpoint.safetensors"
 
     @property
     def own(self) -> dict[str, str]:
@@ -112,9 +87,9 @@ class Unit:
         """Hash of the code that runs it: the package, and the experiment's file if that is outside."""
         return _source({"source": environment.running(), **self.own})
 
-    def locks(self, setup: Setup) -> list[Path]:
-        """One for each seed, held while it is trained."""
-        return [self.folder(setup) / f"seed{seed}.lock" for seed in self.seeds]
+    def lock(self, setup: Setup) -> Path:
+        """Held while it is trained."""
+        return self.folder(setup) / f"seed{self.seed}.lock"
 
     def effective(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that have an effect on it. A run that differs in no other is the same run."""
@@ -124,21 +99,12 @@ class Unit:
         """What its checkpoint says about it. To be resumed, all must match but settings without an effect."""
         return {
             "variant": self.variant,
-            "seeds": list(self.seeds),
+            "seed": self.seed,
             "device": setup.device,
             "precision": setup.precision,
             "loop": setup.loop,
-            "processes": setup.processes,
             **{f"config.{name}": value for name, value in results.plain(self.config).items()},
         }
-
-
-@dataclass
-class Outcome:
-    """The records of a unit, and why some seeds have none."""
-
-    records: list[Record]
-    failures: dict[int, str]
 
 
 def format_seeds(seeds: Iterable[int]) -> str:
@@ -168,18 +134,18 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
-    """The units still to run, without their finished seeds. Conflicts are refused before any training."""
+    """The units still to run. Conflicts are refused before any training."""
     wanted: list[Unit] = []
     others, idle = 0, set()
     for unit in units:
         if not wanted:
             for problem in store.read(setup.output / unit.name / f"{unit.preset}{store.SUFFIX}")[1]:
                 log(f"damaged record: {problem}; its runs are repeated")
-        found = {seed: _finished(unit, seed, setup, log) for seed in unit.seeds}
-        others += sum(record is not None and _source(record.environment) != unit.source for record in found.values())
-        idle |= {_idle(unit, record) for record in found.values() if record is not None}
-        if seeds := tuple(seed for seed, record in found.items() if record is None):
-            wanted.append(replace(unit, seeds=seeds))
+        if (record := _finished(unit, setup, log)) is None:
+            wanted.append(unit)
+        else:
+            others += _source(record.environment) != unit.source
+            idle.add(_idle(unit, record))
     if others:
         log(f"{others} finished run{'s' * (others > 1)} made with other source code; kept, --again replaces")
     for words in sorted(idle - {""}):
@@ -190,7 +156,7 @@ def pending(units: Iterable[Unit], setup: Setup, log: Log) -> list[Unit]:
         raise Refused(f"--output must be a folder that can be written to, got {setup.output}: {why}")
     for unit in wanted:
         if unit.checkpoint(setup).exists():
-            with locked(unit.locks(setup)) as free:
+            with locked(unit.lock(setup)) as free:
                 if free:  # else it is of a run in another process
                     _checkpoint(unit, setup, log)
     return wanted
@@ -208,10 +174,10 @@ def _idle(unit: Unit, record: Record) -> str:
     return differences({name: record.config[name] for name in both}, {name: asked[name] for name in both})
 
 
-def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> Record | None:
+def _finished(unit: Unit, setup: Setup, log: Log) -> Record | None:
     """The valid record to keep, if there is one: its own file, or a row of a packed one. A checkpoint beside it is of a
     later run, which was interrupted."""
-    path = unit.record(setup, seed)
+    path = unit.record(setup)
     if setup.again or unit.checkpoint(setup).exists():
         return None
     asked = unit.effective(results.plain(unit.config)) | {"precision": setup.precision}
@@ -220,7 +186,7 @@ def _finished(unit: Unit, seed: int, setup: Setup, log: Log) -> Record | None:
         return differences(unit.effective(found.config) | {"precision": found.precision}, asked)
 
     if not path.exists():
-        rows = store.find(setup.output, unit.name, unit.preset, unit.variant, seed)
+        rows = store.find(setup.output, unit.name, unit.preset, unit.variant, unit.seed)
         return next((row for row in rows if not difference(row)), None)
     try:
         record = Record.read_in_place(path)
@@ -265,75 +231,66 @@ def _checkpoint(unit: Unit, setup: Setup, log: Log) -> Checkpoint | None:
     return found
 
 
-def perform(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard, start: Checkpoint | None = None) -> Outcome:
+def perform(unit: Unit, setup: Setup, guard: Guard, start: Checkpoint | None = None) -> Record:
     """Train a unit, from its checkpoint if there is one."""
+    torch.set_num_threads(setup.threads)
     experiment = load(unit.experiment)
     context = Context(
         unit.config,
         unit.variant,
-        unit.seeds,
-        fabric,
-        setup.loop,
+        unit.seed,
+        torch.device("cuda:0" if setup.device == "cuda" else setup.device),
+        loop=setup.loop,
+        precision=setup.precision,
         source=unit.source,
         identity=unit.identity(setup),
         start=start,
         guard=guard,
     )
-    torch.manual_seed(unit.seeds[0])
+    torch.manual_seed(unit.seed)
     experiment.run(context)
-    outcome = Outcome([], {})
-    where = environment.describe(fabric.device, context.sources) | unit.own
-    for seed, run in context.runs.items() if fabric.is_global_zero else ():
-        if run.failure is not None:
-            outcome.failures[seed] = run.failure
-            continue
-        if not run.history or not final(run.history):
-            raise TrainingError(f"the last log of a run must have its metrics, besides loss, got {run.history[-1:]}")
-        record = Record(
-            experiment=unit.name,
-            preset=unit.preset,
-            variant=unit.variant,
-            seed=seed,
-            config=results.plain(unit.config),
-            model=run.model,
-            loop=setup.loop,
-            device=fabric.device.type,
-            precision=setup.precision,
-            processes=fabric.world_size,
-            parameters=run.parameters,
-            metrics=final(run.history),
-            history=run.history,
-            observations=run.observations,
-            seconds=context.seconds,
-            environment=where,
-        )
-        outcome.records.append(record)
-    return outcome
+    history = context.history
+    if not history or not final(history):
+        raise TrainingError(f"the last log of a run must have its metrics, besides loss, got {history[-1:]}")
+    return Record(
+        experiment=unit.name,
+        preset=unit.preset,
+        variant=unit.variant,
+        seed=unit.seed,
+        config=results.plain(unit.config),
+        model=context.model,
+        loop=setup.loop,
+        device=setup.device,
+        precision=setup.precision,
+        processes=1,
+        parameters=context.parameters,
+        metrics=final(history),
+        history=history,
+        observations=context.observations,
+        seconds=context.seconds,
+        environment=environment.describe(context.device, context.sources) | unit.own,
+    )
 
 
-def claim(unit: Unit, setup: Setup, fabric: Fabric, guard: Guard) -> Outcome | None:
-    """Train a unit, write its records and remove its checkpoint. None if another process has it, or just had."""
-    first = fabric.is_global_zero
-    with locked(unit.locks(setup) if first else ()) as free:
-        mine = free and not (first and _finished_meanwhile(unit, setup))
-        if not fabric.broadcast(mine):
+def claim(unit: Unit, setup: Setup, guard: Guard) -> Record | None:
+    """Train a unit, write its record and remove its checkpoint. None if another process has it, or just had."""
+    with locked(unit.lock(setup)) as free:
+        if not free or _finished_meanwhile(unit, setup):
             return None
-        start = _checkpoint(unit, setup, lambda _: None) if first else None
+        start = _checkpoint(unit, setup, lambda _: None)
         save = guard.save or (lambda checkpoint: checkpoint.write(unit.checkpoint(setup)))
-        outcome = perform(unit, setup, fabric, replace(guard, save=save), fabric.broadcast(start))
-        if first:
-            keep(unit, setup, outcome)
-        return outcome
+        record = perform(unit, setup, replace(guard, save=save), start)
+        keep(unit, setup, record)
+        return record
 
 
 def _finished_meanwhile(unit: Unit, setup: Setup) -> bool:
-    """Whether another process has finished all of it since this sweep began."""
-    paths = [unit.record(setup, seed) for seed in unit.seeds]
-    return all(path.exists() and path.stat().st_mtime > setup.begun for path in paths)
+    """Whether another process has finished it since this sweep began."""
+    path = unit.record(setup)
+    return path.exists() and path.stat().st_mtime > setup.begun
 
 
-def keep(unit: Unit, setup: Setup, outcome: Outcome) -> None:
-    """Write the records and remove the checkpoint."""
-    for record in outcome.records:
-        record.write(unit.record(setup, record.seed))
+def keep(unit: Unit, setup: Setup, record: Record) -> None:
+    """Write the record and remove the checkpoint."""
+    record.write(unit.record(setup))
     unit.checkpoint(setup).unlink(missing_ok=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from lightning_fabric import Fabric
 
 from .capture import Captured
-from .loop import Learner, Stepper
+from .context import Context
+from .loop import Stepper
 from .spec import Task
 
 
@@ -18,16 +16,16 @@ class GraphStepper(Stepper):
     On a CPU the same operations run uncaptured.
     """
 
-    def __init__(self, learner: Learner, tasks: Sequence[Task], fabric: Fabric) -> None:
-        super().__init__(learner, tasks, fabric)
-        factors = [self._task.schedule(step) for step in range(self._task.steps)]
-        self._factors = torch.tensor(factors, dtype=torch.float32, device=fabric.device)
+    def __init__(self, task: Task, context: Context) -> None:
+        super().__init__(task, context)
+        factors = [task.schedule(step) for step in range(task.steps)]
+        self._factors = torch.tensor(factors, dtype=torch.float32, device=context.device)
         # State and learning rates on the device; fused, since only fused SGD reads the rate there.
         wanted = {"capturable": True, "fused": True, "foreach": False}
         for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
             group |= {name: value for name, value in wanted.items() if name in group}
-            group["lr"] = torch.tensor(rate, dtype=torch.float32, device=fabric.device)
-        self._captured = Captured(fabric.device)
+            group["lr"] = torch.tensor(rate, dtype=torch.float32, device=context.device)
+        self._captured = Captured(context.device)
 
     def _prepare(self) -> None:
         factor = self._factors.index_select(0, self.clock.view(1)).view(())

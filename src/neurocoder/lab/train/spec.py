@@ -38,8 +38,7 @@ class Task:
     model: nn.Module
     stream: Stream
     loss: Callable[[nn.Module, Batch], Tensor]
-    """The loss to minimise, (): the mean over the examples, plus auxiliary losses. It depends only on the model's
-    parameters and buffers and on the batch, so that several seeds can be trained as one stacked model."""
+    """The loss to minimise, (): the mean over the examples, plus auxiliary losses."""
     optimiser: Callable[[Iterable[tuple[str, Tensor]], float], torch.optim.Optimizer]
     """Called with the named parameters, as torch's optimisers take them, and the learning rate. Parameter groups keep
     their own rates: the schedule multiplies each."""

@@ -12,19 +12,18 @@ on a side stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
-from ...layer.config import ProgramConfig
-from ...ops.side_stream import SideStream, on_device_of
-from ..tensors import NONE, ProgramTensors, cast
+from ...ops.autograd import cast, refuse_second_derivatives, without_autocast
+from ...ops.launch import SideStream, on_device_of
+from ...ops.torch_private import BelowAutograd
+from ..dispatch import CallSpec
+from ..tensors import IN_MEMORY, NONE, Composed, Gradients, Prepared, ProgramTensors
 from . import cpu
-from .core import Composed, Gradients, Prepared
 
 
 @cache
@@ -34,35 +33,12 @@ def _gpu() -> Any:
     return gpu
 
 
-class Form(NamedTuple):
-    """How a layer runs: everything but the tensors."""
-
-    triton: bool
-    """Whether the Triton kernels compose, rather than the CPU core."""
-    program: ProgramConfig
-    dtype: torch.dtype
-    """Of the large products; the composition uses at least float32."""
-    executes: bool
-    keeps: bool = True
-    """Whether a backward may follow, which needs the state."""
-
-    @property
-    def core(self) -> Any:
-        """The module that composes."""
-        return _gpu() if self.triton else cpu
-
-    @property
-    def offset(self) -> int:
-        """Where the composition network's part of the projection begins; the integration network's follows it."""
-        return self.program.slots if self.executes else 0
-
-    @property
-    def end(self) -> int:
-        """Where the composition network's part of the projection ends."""
-        return self.offset + 4 * self.program.hidden
+def _core(spec: CallSpec) -> Any:
+    """The module that composes."""
+    return cpu if spec.implementation == "cpu" else _gpu()
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     """What the backward needs besides the parameters and the core's own state."""
 
     x: Any
@@ -80,22 +56,22 @@ class Kept(NamedTuple):
 
 
 def forward(
-    form: Form, x: Tensor, tensors: ProgramTensors
-) -> tuple[tuple[Tensor | None, ...], Kept, ProgramTensors, Sequence[Any]]:
-    """The outputs, and what the backward needs: `Kept`, the parameters in full precision, the core's state.
+    spec: CallSpec, x: Tensor, tensors: ProgramTensors
+) -> tuple[tuple[Tensor | None, ...], Saved, ProgramTensors, Sequence[Any]]:
+    """The outputs, and what the backward needs: `Saved`, the parameters in full precision, the core's state.
 
     Args:
-        form: how the layer runs.
+        spec: how the layer runs.
         x: its inputs (N, d_in), or what the controller reads (N, control_dim) if it only composes.
         tensors: its parameters; without R and bias if it only composes.
 
     Returns:
         y (N, d_out), or attention (3, N, r, P), sigma (N, r) and scale (N, 1) or None, ...
     """
-    core, dtype = form.core, form.dtype
+    core, dtype = _core(spec), spec.dtype
     full = torch.promote_types(dtype, torch.float32)
     V = xR = None
-    x, side, gated = cast(x, dtype), SideStream(x), form.program.residual is True
+    x, side, gated = cast(x, dtype), SideStream(x), spec.program.residual is True
     with side:
         whole = tensors.composing(full)
         prepared = core.prepare(whole)
@@ -103,31 +79,31 @@ def forward(
         R = cast(tensors.R, dtype)
         if side.active and gated and R is not None:
             xR = torch.mm(x, R.mT)
-    readers = cast(_readers(form, tensors), dtype)
+    readers = cast(_readers(spec, tensors), dtype)
     projected = cast(core.project(x, readers), full)
     side.await_mark(ready)
-    composed, state = core.forward(projected, prepared, whole, form.program, form.executes)
-    if not form.keeps:
+    composed, state = core.forward(projected, prepared, whole, spec.program, spec.fused)
+    if not spec.needs_backward:
         state = ()  # frees it before the largest tensors are made
-    if form.executes:
+    if spec.fused:
         V, bias = cast(tensors.V, dtype), cast(tensors.bias, dtype)
         if gated and xR is None:
             xR = torch.mm(x, R.mT)
     side.join()
     outputs: tuple[Tensor | None, ...] = (composed.attention, composed.sigma, composed.scale)
-    if form.executes:
+    if spec.fused:
         y = core.execute(composed, V, bias, xR)
         if R is not None and xR is None:
             y.addmm_(x, R.mT)
         outputs = (y,)
-    kept = Kept(x, readers, projected, prepared.keys, prepared.signal, composed.scale, composed.coefficients, V, R, xR)
+    kept = Saved(x, readers, projected, prepared.keys, prepared.signal, composed.scale, composed.coefficients, V, R, xR)
     return outputs, kept, whole, state
 
 
 def backward(
-    form: Form,
+    spec: CallSpec,
     grads: Sequence[Any],
-    kept: Kept,
+    kept: Saved,
     tensors: ProgramTensors,
     state: Sequence[Any],
     wants_x: bool,
@@ -140,12 +116,12 @@ def backward(
         kept, tensors, state: what the forward returned.
         wants_x, wants: whether the gradients of x and of each parameter are needed.
     """
-    core, slots = form.core, form.program.slots
+    core, slots = _core(spec), spec.program.slots
     x, full = kept.x, kept.projected.dtype
     wants_composition = any(wants._replace(R=False, bias=False))
-    side, sums = SideStream(kept.projected), SideStream(kept.projected, 1)
+    side = SideStream(kept.projected)
     grad_V = grad_bias = grad_x = grad_R = ready = None
-    if form.executes:
+    if spec.fused:
         grad = grads[0].contiguous()
         of_xR = grad if kept.xR is None else torch.empty_like(grad)  # the gradient of `x R`
         with side:
@@ -159,14 +135,15 @@ def backward(
     else:
         into = Composed(grads[2], None, grads[0], grads[1])
     prepared = Prepared(kept.keys, kept.signal)
-    found = core.backward(into, kept.projected, prepared, tensors, form.program, state, side, sums)
+    found = core.backward(into, kept.projected, prepared, tensors, spec.program, state)
     grad_projected, found_tensors = cast(found.projected, x.dtype), NONE
     with side:
         grad_readers = cast(grad_projected.mT @ x, full) if wants_composition else None
-        sums.join()
+        if found.sums is not None:
+            found.sums.join()
         if grad_readers is not None:
-            found_tensors = _composition_gradients(form, grad_readers, grad_V, found, tensors)
-    if form.executes and not side.active:  # only now, to leave the caches to the composition
+            found_tensors = _composition_gradients(spec, grad_readers, grad_V, found, tensors)
+    if spec.fused and not side.active:  # only now, to leave the caches to the composition
         grad_x, grad_R = _residual_backward(of_xR, x, kept.R, wants_x, wants.R)
     side.await_mark(ready)
     if grad_x is not None:
@@ -178,33 +155,24 @@ def backward(
 
 
 def _composition_gradients(
-    form: Form, grad_readers: Tensor, grad_V: Tensor | None, found: Gradients, tensors: ProgramTensors
+    spec: CallSpec, grad_readers: Tensor, grad_V: Tensor | None, found: Gradients, tensors: ProgramTensors
 ) -> ProgramTensors:
     """The gradients of all parameters but R and the bias."""
     full = grad_readers.dtype
-    grad_U = grad_readers[: form.offset] if form.executes else torch.zeros_like(tensors.U)
+    grad_U = grad_readers[: spec.offset] if spec.fused else torch.zeros_like(tensors.U)
     grad_slots = grad_U, torch.zeros_like(tensors.V) if grad_V is None else cast(grad_V, full), found.S
-    weights, biases, signal, signal_bias = form.core.prepare_backward(found.prepared, tensors, grad_slots)
+    weights, biases, signal, signal_bias = _core(spec).prepare_backward(found.prepared, tensors, grad_slots)
     gated = tensors.integration_bias is not None
-    return ProgramTensors(
-        U=grad_slots[0],
-        V=grad_slots[1],
-        S=grad_slots[2],
-        key_u_weight=weights[0],
-        key_u_bias=biases[0],
-        key_v_weight=weights[1],
-        key_v_bias=biases[1],
-        key_s_weight=weights[2],
-        key_s_bias=biases[2],
-        input_weight=grad_readers[form.offset : form.end],
+    return NONE._replace(
+        **dict(zip(IN_MEMORY[3:], [grad for pair in zip(weights, biases, strict=True) for grad in pair], strict=True)),
+        **dict(zip("UVS", grad_slots, strict=True)),
+        input_weight=grad_readers[spec.offset : spec.end],
         input_bias=found.input_bias,
         recurrent_weight=None if tensors.recurrent_weight is None else found.recurrent_weight,
         signal_weight=signal,
         signal_bias=signal_bias,
-        integration_weight=grad_readers[form.end : form.end + 1] if gated else None,
+        integration_weight=grad_readers[spec.end : spec.end + 1] if gated else None,
         integration_bias=found.integration_bias if gated else None,
-        R=None,
-        bias=None,
     )
 
 
@@ -215,10 +183,10 @@ def _residual_backward(
     return grad @ R if wants_x and R is not None else None, grad.mT @ x if wants_R else None
 
 
-def _readers(form: Form, tensors: ProgramTensors) -> Tensor:
+def _readers(spec: CallSpec, tensors: ProgramTensors) -> Tensor:
     """The stacked weights of the readers of the input (slots, LSTM, gate). On a GPU they are padded to a multiple of
     eight rows, so that the projection's rows are aligned to 16 bytes, as fast matrix products need."""
-    parts = [tensors.U] if form.executes else []
+    parts = [tensors.U] if spec.fused else []
     parts += (
         [tensors.input_weight]
         if tensors.integration_weight is None
@@ -235,20 +203,22 @@ _UNSAVED: Any = dict.fromkeys(("key_u_bias", "key_v_bias", "key_s_bias", "input_
 """Parameters that the backward does not use."""
 
 
-def eager_forward(form: Form, x: Tensor, tensors: ProgramTensors) -> tuple[tuple[Any, ...], Kept, ProgramTensors, Any]:
+def eager_forward(
+    spec: CallSpec, x: Tensor, tensors: ProgramTensors
+) -> tuple[tuple[Any, ...], Saved, ProgramTensors, Any]:
     """`forward` for eager mode. Operations run below autograd, which makes each one cheaper."""
-    with _without_autocast(x), on_device_of(x), BelowAutograd():
-        return forward(form, x, tensors)
+    with without_autocast(x), on_device_of(x), BelowAutograd():
+        return forward(spec, x, tensors)
 
 
 class ProgramFunction(torch.autograd.Function):
     """`forward` and `backward` for eager mode where a backward may follow, below autograd."""
 
     @staticmethod
-    def forward(ctx: Any, form: Form, x: Tensor, *parameters: Tensor | None) -> Any:
+    def forward(ctx: Any, spec: CallSpec, x: Tensor, *parameters: Tensor | None) -> Any:
         """Arguments and results are those of `layer.forward`, with the parameters one by one."""
-        outputs, kept, tensors, state = eager_forward(form, x, ProgramTensors(*parameters))
-        ctx.form, ctx.state_type = form, type(state)
+        outputs, kept, tensors, state = eager_forward(spec, x, ProgramTensors(*parameters))
+        ctx.spec, ctx.state_type = spec, type(state)
         # Everything goes through save_for_backward, so that activation checkpointing can drop it.
         ctx.save_for_backward(*kept, *tensors._replace(**_UNSAVED), *state)
         return outputs if len(outputs) > 1 else outputs[0]
@@ -259,28 +229,13 @@ class ProgramFunction(torch.autograd.Function):
         refuse_second_derivatives()
         _, wants_x, *wants = ctx.needs_input_grad
         saved = list(ctx.saved_tensors)  # once: activation checkpointing may recompute them, and unpacks only once
-        with _without_autocast(saved[0]), BelowAutograd():
+        with without_autocast(saved[0]), BelowAutograd():
             kept, tensors, state = _unflatten(saved, ctx.state_type)
-            grad_x, found = backward(ctx.form, grads, kept, tensors, state, wants_x, ProgramTensors(*wants))
+            grad_x, found = backward(ctx.spec, grads, kept, tensors, state, wants_x, ProgramTensors(*wants))
         return None, grad_x, *found
 
 
-def refuse_second_derivatives() -> None:
-    """Raise an error in a backward that is itself recorded."""
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "this backward cannot itself be differentiated: run forward and backward inside "
-            "`with nc.backend('torch'):` where create_graph=True is used"
-        )
-
-
-def _unflatten(saved: list[Any], state_type: type) -> tuple[Kept, ProgramTensors, Any]:
+def _unflatten(saved: list[Any], state_type: type) -> tuple[Saved, ProgramTensors, Any]:
     """Split the flat list of saved tensors into its three parts."""
-    first, second = len(Kept._fields), len(Kept._fields) + len(ProgramTensors._fields)
-    return Kept(*saved[:first]), ProgramTensors(*saved[first:second]), state_type(*saved[second:])
-
-
-def _without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Disable autocast, since this file does its own casts; only if it is on, since disabling it costs time."""
-    device = tensor.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    first, second = len(Saved._fields), len(Saved._fields) + len(ProgramTensors._fields)
+    return Saved(*saved[:first]), ProgramTensors(*saved[first:second]), state_type(*saved[second:])

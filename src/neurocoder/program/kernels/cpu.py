@@ -15,12 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...layer.config import ProgramConfig
-from ...ops.side_stream import SideStream
-from ..tensors import ProgramTensors
-from .core import Composed, Gradients, Prepared
-from .cpu_attention import Usage, attend, attend_backward
-from .cpu_lstm import States, lstm_backward, lstm_forward
+from ..config import ProgramConfig
+from ..tensors import Composed, Gradients, Prepared, ProgramTensors
+from .cpu_steps import States, Usage, attend, attend_backward, lstm_backward, lstm_forward
 
 aten = torch.ops.aten
 
@@ -167,10 +164,8 @@ def backward(
     tensors: ProgramTensors,
     program: ProgramConfig,
     state: State,
-    side: SideStream,
-    sums: SideStream,
 ) -> Gradients:
-    """The gradients of the forward's arguments from those of its results; the side streams are unused."""
+    """The gradients of the forward's arguments from those of its results."""
     attention, sigma, gate = state.attention, state.sigma, state.gate
     steps, _, heads, slots, count = attention.shape
     hidden, queried = program.hidden, 3 * heads * program.key_dim

@@ -1,5 +1,7 @@
 """The composition core on a GPU, as Triton kernels.
 
+The keys of the slots are computed before it, the composed program is executed after it.
+
 The input projections arrive as one tensor (N, [P +] 4 * hidden [+ 1]): what the slots read, the composition network's
 input, the integration network's logit. With the first part, the core executes and returns the mix `e`. Without it, as
 for programs that serve several inputs, it returns attention and sigma for the caller to execute.
@@ -7,35 +9,30 @@ for programs that serve several inputs, it returns attention and sigma for the c
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...layer.config import ProgramConfig
-from ...ops.rounding import cdiv, power_of_two
-from ...ops.side_stream import SideStream
-from ..tensors import ProgramTensors
-from .core import Composed, Gradients, Prepared
-from .gpu_execution import execute, execute_backward, prepare, prepare_backward, project, write_backward
+from ...ops.autograd import cast
+from ...ops.launch import SideStream, aligned, cdiv, padded, power_of_two, precision
+from ..config import ProgramConfig
+from ..tensors import Composed, Gradients, Prepared, ProgramTensors
 from .sizes import ATTENTION_GRID, LSTM_GRID, ONE_STEP_BACKWARD, Sizes, sizes_of
 from .triton_attention import attention_backward_kernel, attention_forward_kernel
-from .triton_layer import sum_shares_kernel
+from .triton_layer import (
+    execute_backward_kernel,
+    execute_kernel,
+    keys_backward_kernel,
+    keys_forward_kernel,
+    sum_shares_kernel,
+)
 from .triton_lstm import lstm_backward_kernel, lstm_forward_kernel
 from .triton_mix import mix_backward_kernel, mix_forward_kernel
 
-__all__ = [
-    "State",
-    "backward",
-    "execute",
-    "execute_backward",
-    "forward",
-    "prepare",
-    "prepare_backward",
-    "project",
-    "state_shapes",
-    "write_backward",
-]
+_EXECUTE_GRID = 64
+"""Grid size below which the execution's backward splits its columns."""
 
 
 class State(NamedTuple):
@@ -113,8 +110,6 @@ def backward(
     tensors: ProgramTensors,
     program: ProgramConfig,
     state: State,
-    side: SideStream,
-    sums: SideStream,
 ) -> Gradients:
     """The gradients of the forward's arguments: the projection's on the main stream, the signal's on one side stream,
     all others on the other.
@@ -133,6 +128,7 @@ def backward(
     square = 0 if recurrent is None else recurrent.numel()
     shares = new(grid, keys.numel() + sizes.slots), new(lstm_grid, square + 4 * hidden + 1)
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
+    side, sums = SideStream(projected), SideStream(projected, 1)
     grad_projected, grad_composition = torch.empty_like(projected), torch.empty_like(composition)
     if count:
         before, readings, thresholds = state.small[0], state.small[1], state.small[2:]
@@ -161,7 +157,6 @@ def backward(
             KP=power_of_two(sizes.key_dim),
             **tiles,
         )
-        side.keep(grad_composition, *shares)
         with side:
             grad_signal = grad_composition.mT @ states
         grad_states = grad_composition if recurrent is None else grad_composition @ prepared.signal
@@ -192,4 +187,117 @@ def backward(
         input_bias=of_lstm[square : square + 4 * hidden],
         recurrent_weight=of_lstm[:square].view(-1, hidden),
         integration_bias=of_lstm[-1 if sizes.gate else len(of_lstm) :],
+        sums=sums,
+        alive=(grad_composition, *shares),
     )
+
+
+def prepare(tensors: ProgramTensors) -> Prepared:
+    """k (3, P, K); the signal's weight and bias, concatenated (rows, hidden + 1) and padded."""
+    weight = tensors.signal_weight
+    (count, d_in), key_dim = tensors.U.shape, tensors.key_u_weight.shape[0]
+    rows, hidden = weight.shape
+    packed_rows, width = aligned(rows), aligned(hidden + 1)
+    keys, packed = weight.new_empty(3, count, key_dim), weight.new_empty(packed_rows, width)
+    keys_forward_kernel[count, 4](
+        *(*tensors.memory, keys, weight, tensors.signal_bias, packed),
+        *(d_in, tensors.V.shape[1], rows, packed_rows),
+        C=hidden,
+        W=width,
+        P=count,
+        K=key_dim,
+        KP=power_of_two(key_dim),
+        BD=512,
+        PACK=512,
+        num_warps=8,
+    )
+    return Prepared(keys, packed)
+
+
+def prepare_backward(
+    grads: Prepared, tensors: ProgramTensors, grad_slots: Sequence[Tensor]
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor]:
+    """Gradients of the key networks' weights and biases and of the signal's weight and bias; adds to the slots'
+    gradients in place."""
+    left, right, _ = tensors.slots
+    count, key_dim = left.shape[0], tensors.key_u_weight.shape[0]
+    weights, biases = [torch.empty_like(weight) for weight in tensors.key_weights], left.new_empty(3, key_dim)
+    rows, hidden = tensors.signal_weight.shape
+    grad_signal, grad_signal_bias = torch.empty_like(tensors.signal_weight), left.new_empty(rows)
+    widths = left.shape[1], right.shape[1]
+    keys_backward_kernel[cdiv(max(widths), 32), 4](
+        *(grads.keys, *tensors.slots, *tensors.key_weights, *grad_slots, *weights, biases),
+        *(grads.signal, grad_signal, grad_signal_bias, *widths, rows),
+        C=hidden,
+        W=grads.signal.shape[1],
+        P=count,
+        K=key_dim,
+        PP=padded(count),
+        KP=padded(key_dim),
+        BD=32,
+        PACK=512,
+    )
+    return weights, biases.unbind(), grad_signal, grad_signal_bias
+
+
+def project(x: Tensor, readers: Tensor) -> Tensor:
+    """The input projections (N, width) for x (N, d_in) and readers (width, d_in)."""
+    return torch.mm(x, readers.mT)
+
+
+def _tiles(right: Tensor) -> dict[str, Any]:
+    """Constants of the execution kernels for M_V (P, d_out)."""
+    slots = right.shape[0]
+    return {"P": slots, "PP": padded(slots), "PRECISION": precision(right.dtype)}
+
+
+def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | None) -> Tensor:
+    """`y = e M_V + bias + scale * (x R)` (N, d_out) for e (N, mixed), M_V (P, d_out), scale (N, 1)."""
+    coefficients, scale = composed.coefficients, composed.scale
+    assert coefficients is not None
+    count, d_out = coefficients.shape[0], V.shape[1]
+    y = V.new_empty(count, d_out)
+    if count:
+        execute_kernel[cdiv(count, 32), cdiv(d_out, 128)](
+            *(coefficients, coefficients.stride(0), V),
+            *(V if bias is None else bias, V if xR is None else xR, V if scale is None else scale),
+            *(y, count, d_out),
+            BIAS=bias is not None,
+            SCALED=xR is not None,
+            BN=32,
+            BD=128,
+            num_warps=8,
+            **_tiles(V),
+        )
+    return y
+
+
+def execute_backward(grad: Tensor, V: Tensor, xR: Tensor | None, scale: Tensor | None, of_xR: Tensor) -> Composed:
+    """Shares of the gradients of e (parts, N, P) and of the scale (parts, N, 1); fills `of_xR`, the gradient of `x R`,
+    if that is gated. With few inputs the columns are split, to fill the chip."""
+    count, (slots, d_out) = grad.shape[0], V.shape
+    tiles = _tiles(V)
+    block = min(128, 8192 // tiles["PP"], padded(d_out))  # at most 80 KB on chip
+    blocks, rows = cdiv(d_out, block), max(1, cdiv(count, 16))
+    parts = power_of_two(min(blocks, max(1, _EXECUTE_GRID // rows)))
+    grad_coefficients = grad.new_empty(parts, count, slots, dtype=torch.float32)
+    grad_scale = None if xR is None else grad_coefficients.new_empty(parts, count, 1)
+    if count:
+        execute_backward_kernel[rows, parts](
+            *(grad, V, V if xR is None else xR, V if scale is None else scale),
+            *(grad_coefficients, V if grad_scale is None else grad_scale, of_xR),
+            *(count, d_out, cdiv(blocks, parts) * block),
+            SCALED=xR is not None,
+            BN=16,
+            BD=block,
+            num_warps=2,
+            num_stages=3,
+            **tiles,
+        )
+    return Composed(grad_scale, grad_coefficients)
+
+
+def write_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+    """Gradients of M_V (P, d_out) and of the bias."""
+    summed = cast(coefficients, grad.dtype).mT @ grad
+    return summed[:slots], summed[slots]

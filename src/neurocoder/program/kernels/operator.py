@@ -12,38 +12,39 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
-from ...layer.config import ProgramConfig
-from ...ops.rounding import aligned
-from ...ops.side_stream import on_device_of
-from ..tensors import NONE, ProgramTensors, cast
-from .autograd import Form, Kept, backward, forward, refuse_second_derivatives
+from ...ops.autograd import cast, refuse_second_derivatives
+from ...ops.launch import aligned, on_device_of
+from ...ops.torch_private import BelowAutograd
+from ..config import ProgramConfig
+from ..dispatch import CallSpec
+from ..tensors import NONE, ProgramTensors
+from .autograd import Saved, backward, forward
 from .gpu import State, state_shapes
 from .sizes import sizes_of
 
 _library = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
 """Named after the package, so that two versions can be loaded side by side."""
 _RESIDUALS: tuple[Any, ...] = (False, True, "plain")
-_NOTHING: dict[str, Any] = dict.fromkeys(Kept._fields)
+_NOTHING: dict[str, Any] = dict.fromkeys(Saved._fields)
 
 
-def _numbers(form: Form) -> list[int]:
-    """What `_form` needs besides the sharpness and the dtype."""
-    c = form.program
+def _numbers(spec: CallSpec) -> list[int]:
+    """What `_spec` needs besides the sharpness and the dtype."""
+    c = spec.program
     sizes = (c.slots, c.key_dim, c.steps, c.heads, c.least_used, c.hidden)
-    return [form.executes, form.keeps, _RESIDUALS.index(c.residual), *sizes]
+    return [spec.fused, spec.needs_backward, _RESIDUALS.index(c.residual), *sizes]
 
 
 @lru_cache(maxsize=256)
-def _form(sharpness: float, dtype: torch.dtype, executes: int, keeps: int, residual: int, *sizes: int) -> Form:
+def _spec(sharpness: float, dtype: torch.dtype, executes: int, keeps: int, residual: int, *sizes: int) -> CallSpec:
     slots, key_dim, steps, heads, least_used, hidden = sizes
     shape: dict[str, Any] = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
     program = ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
-    return Form(True, program, dtype, bool(executes), bool(keeps))
+    return CallSpec("operator", program, dtype, bool(executes), bool(keeps))
 
 
-def _spread(values: list[Any], present: list[int]) -> ProgramTensors:
+def _scatter_present(values: list[Any], present: list[int]) -> ProgramTensors:
     """The values at these positions, None elsewhere."""
     found: list[Any] = list(NONE)
     for place, value in zip(present, values, strict=True):
@@ -51,22 +52,22 @@ def _spread(values: list[Any], present: list[int]) -> ProgramTensors:
     return ProgramTensors(*found)
 
 
-def _outputs(form: Form) -> int:
+def _outputs(spec: CallSpec) -> int:
     """How many of the results are the layer's outputs: y, or attention, sigma and, if the residual is gated, scale."""
-    return 1 if form.executes else 2 + (form.program.residual is True)
+    return 1 if spec.fused else 2 + (spec.program.residual is True)
 
 
-def _kept(form: Form, given: ProgramTensors) -> list[str]:
-    """The fields of `Kept` that `run` returns: not those that are inputs or outputs of the operator."""
+def _kept(spec: CallSpec, given: ProgramTensors) -> list[str]:
+    """The fields of `Saved` that `run` returns: not those that are inputs or outputs of the operator."""
     names = ["readers", "projected", "keys", "signal"]
-    if form.executes:
-        names += ["coefficients", "scale", "xR"] if form.program.residual is True else ["coefficients"]
-        names += [name for name in ("V", "R") if _is_cast(getattr(given, name), form)]
+    if spec.fused:
+        names += ["coefficients", "scale", "xR"] if spec.program.residual is True else ["coefficients"]
+        names += [name for name in ("V", "R") if _is_cast(getattr(given, name), spec)]
     return names
 
 
-def _is_cast(parameter: Tensor | None, form: Form) -> bool:
-    return parameter is not None and parameter.dtype != form.dtype
+def _is_cast(parameter: Tensor | None, spec: CallSpec) -> bool:
+    return parameter is not None and parameter.dtype != spec.dtype
 
 
 def _operator(function: Any) -> Any:
@@ -82,20 +83,20 @@ def run(
     x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: torch.dtype, numbers: list[int]
 ) -> list[Tensor]:
     """The forward: returns the outputs and, if a backward may follow, what it keeps and the core's state."""
-    form, given = _form(sharpness, dtype, *numbers), _spread(tensors, present)
+    spec, given = _spec(sharpness, dtype, *numbers), _scatter_present(tensors, present)
     with on_device_of(x), BelowAutograd():
-        outputs, kept, _, state = forward(form, x, given)
-    made: list[Any] = list(outputs[: _outputs(form)])
-    if form.keeps:
-        made += [getattr(kept, name) for name in _kept(form, given)]
-        made += state if form.executes else state[2:]  # attention and sigma are then outputs
+        outputs, kept, _, state = forward(spec, x, given)
+    made: list[Any] = list(outputs[: _outputs(spec)])
+    if spec.needs_backward:
+        made += [getattr(kept, name) for name in _kept(spec, given)]
+        made += state if spec.fused else state[2:]  # attention and sigma are then outputs
     return made
 
 
 @torch.library.register_fake(f"{_library.ns}::run", lib=_library)
 def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: Any, numbers: Any) -> list[Tensor]:
-    given, form = _spread(tensors, present), _form(sharpness, dtype, *numbers)
-    sizes, (count, inputs) = sizes_of(form.program, form.executes), x.shape
+    given, spec = _scatter_present(tensors, present), _spec(sharpness, dtype, *numbers)
+    sizes, (count, inputs) = sizes_of(spec.program, spec.fused), x.shape
 
     def low(*shape: int) -> Tensor:
         return x.new_empty(shape, dtype=dtype)
@@ -117,11 +118,11 @@ def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dt
         "R": (low, given.V.shape[1], inputs),
     }
     state = [full(*shape) for shape in state_shapes(count, sizes)]
-    outputs = [low(count, given.V.shape[1])] if form.executes else [*state[:2], full(count, 1)][: _outputs(form)]
-    if not form.keeps:
+    outputs = [low(count, given.V.shape[1])] if spec.fused else [*state[:2], full(count, 1)][: _outputs(spec)]
+    if not spec.needs_backward:
         return outputs
-    made = [make(*shape) for make, *shape in map(kept.__getitem__, _kept(form, given))]
-    return [*outputs, *made, *(state if form.executes else state[2:])]
+    made = [make(*shape) for make, *shape in map(kept.__getitem__, _kept(spec, given))]
+    return [*outputs, *made, *(state if spec.fused else state[2:])]
 
 
 @_operator
@@ -138,8 +139,8 @@ def run_backward(
 ) -> list[Tensor]:
     """The backward: gradients of x and of each parameter. `made` is what `_saved` leaves of `run`'s results, `wants`
     begins with x."""
-    form, given = _form(sharpness, dtype, *numbers), _spread(tensors, present)
-    names, first = _kept(form, given), 0 if form.executes else _outputs(form)
+    spec, given = _spec(sharpness, dtype, *numbers), _scatter_present(tensors, present)
+    names, first = _kept(spec, given), 0 if spec.fused else _outputs(spec)
     last = first + len(names)
     fields = {
         **_NOTHING,
@@ -148,11 +149,13 @@ def run_backward(
         "R": given.R,
         **dict(zip(names, made[first:last], strict=True)),
     }
-    state = State(*(made[last:] if form.executes else [*made[:2], *made[last:]]))
+    state = State(*(made[last:] if spec.fused else [*made[:2], *made[last:]]))
     whole = given.composing(fields["projected"].dtype)
     with BelowAutograd():
         into = (*grads, None)  # of the scale, if there is none
-        grad_x, found = backward(form, into, Kept(**fields), whole, state, wants[0], _spread(wants[1:], present))
+        grad_x, found = backward(
+            spec, into, Saved(**fields), whole, state, wants[0], _scatter_present(wants[1:], present)
+        )
         # Cast to each parameter's dtype, as autograd would.
         each = zip([grad_x, *[found[place] for place in present]], [x, *tensors], strict=True)
         results = [x.new_empty(0) if grad is None else cast(grad, like.dtype) for grad, like in each]
@@ -184,21 +187,21 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.save_for_backward(x, *tensors, *_saved(_settled(ctx.settings), output))
 
 
-def _saved(form: Form, made: list[Tensor]) -> list[Tensor]:
+def _saved(spec: CallSpec, made: list[Tensor]) -> list[Tensor]:
     """What the backward needs of `run`'s results: all but y."""
-    return made[1:] if form.executes else made
+    return made[1:] if spec.fused else made
 
 
-def _settled(settings: list[Any]) -> Form:
+def _settled(settings: list[Any]) -> CallSpec:
     _, sharpness, dtype, numbers = settings
-    return _form(sharpness, dtype, *numbers)
+    return _spec(sharpness, dtype, *numbers)
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     refuse_second_derivatives()
-    form, first = _settled(ctx.settings), 1 + len(ctx.settings[0])
+    spec, first = _settled(ctx.settings), 1 + len(ctx.settings[0])
     (x, *tensors), made = ctx.saved_tensors[:first], list(ctx.saved_tensors[first:])
-    outputs = zip(grads[: _outputs(form)], made, strict=False)
+    outputs = zip(grads[: _outputs(spec)], made, strict=False)
     given = [torch.zeros_like(output) if grad is None else grad for grad, output in outputs]
     found = run_backward(given, made, ctx.wants, x, tensors, *ctx.settings)
     grad_x, *of_tensors = (grad if wanted else None for grad, wanted in zip(found, ctx.wants, strict=True))
@@ -208,11 +211,11 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 torch.library.register_autograd(f"{_library.ns}::run", _backward, setup_context=_setup, lib=_library)
 
 
-def run_operator(form: Form, x: Tensor, tensors: ProgramTensors) -> list[Tensor | None]:
+def run_operator(spec: CallSpec, x: Tensor, tensors: ProgramTensors) -> list[Tensor | None]:
     """The layer's outputs, computed by the operator."""
     present = [place for place, tensor in enumerate(tensors) if tensor is not None]
     given = [tensor for tensor in tensors if tensor is not None]
     with torch.autocast(x.device.type, enabled=False):
-        made = run(cast(x, form.dtype), given, present, form.program.sharpness, form.dtype, _numbers(form))
-    outputs: list[Tensor | None] = list(made[: _outputs(form)])
-    return outputs if form.executes or form.program.residual is True else [*outputs, None]
+        made = run(cast(x, spec.dtype), given, present, spec.program.sharpness, spec.dtype, _numbers(spec))
+    outputs: list[Tensor | None] = list(made[: _outputs(spec)])
+    return outputs if spec.fused or spec.program.residual is True else [*outputs, None]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...ops.rounding import aligned, cdiv, padded
-from ...ops.side_stream import WIDTH, SideStream, on_device_of
+from ...ops.launch import WIDTH, SideStream, aligned, cdiv, on_device_of, padded
 from .triton_orthogonality import distance_kernel, gram_kernel
 
 _TILE = 4096

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ...layer.config import ProgramConfig
-from ...ops.rounding import aligned, padded, power_of_two
+from ...ops.launch import aligned, padded, power_of_two, precision
+from ..config import ProgramConfig
 
 ATTENTION_GRID, LSTM_GRID = 2048, 128
 """Grid sizes of the backward kernels (the attention's per kind); fixed, so that sums over inputs have a fixed order."""
@@ -19,12 +19,6 @@ warps: larger tiles spill registers or leave the chip idle, and few slots need m
 kernels too, on the matrix units, made the backward three times slower, for the same reason."""
 ONE_STEP_BACKWARD = {"BS": 64, "num_warps": 2, "num_stages": 4}
 """The fastest setting tried on an H200 for few inputs, where blocks of the signal's columns run one after another."""
-
-
-def precision(dtype: torch.dtype) -> str:
-    """The precision that makes products in the kernels as exact as torch's own."""
-    rough = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if rough else "tf32x3"
 
 
 @dataclass(frozen=True)

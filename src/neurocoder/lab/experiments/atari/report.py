@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ...records.record import Record
-from ...report.compare import AS_THE_PRESET, Rows, apart, label, panel
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
+from ...report.compare import AS_THE_PRESET, Rows, factor_out_shared, label, panel
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Section, Table
 from ...report.statistics import differences
 from ...rl import HEADS
 from ...rl.evaluation import REFERENCES
-from .variants import GAMES
+from ...rl.settings import GAMES
 
 PUBLISHED = {
     "seaquest": (1_326, 1_714, 1_240),
@@ -56,7 +56,7 @@ def compared(rows: Rows) -> list[Plot]:
     """Learning curves of several configurations, each in panels of its own."""
     panels = {
         panel(game, label(settings) or AS_THE_PRESET): heads
-        for settings, own in apart(rows)[1]
+        for settings, own in factor_out_shared(rows)[1]
         for game, heads in split(own).items()
     }
     return [curves(panels)] if panels else []
@@ -114,10 +114,10 @@ def scores(by: Mapping[str, Mapping[str, Sequence[Record]]], paper: Mapping[str,
                 interval = f"{records[0].metrics['score_low']:,.0f} to {records[0].metrics['score_high']:,.0f}"
             steps = max(int(record.history[-1]["step"]) for record in records)
             cells = [
-                Ours(list(each[head].values()), 1),
+                Estimate(list(each[head].values()), 1),
                 interval,
-                Difference(paired, 1) if paired else None,
-                Ours(normalised, 1) if normalised else None,
+                PairedDifference(paired, 1) if paired else None,
+                Estimate(normalised, 1) if normalised else None,
             ]
             rows.append([game, head, steps, *cells, claim(paper, game, head)])
     headings = ["game", "heads", "steps", "score", "95% over games", "to plain heads", "human-normalised, %", "paper"]
@@ -144,5 +144,5 @@ def speed(by: Mapping[str, Mapping[str, Sequence[Record]]]) -> Table:
                 rates += [float(np.median(found[1:] or found))] if found else []
             where = records[0].environment.get("hardware", "?")
             total = records[0].parameters.get("total")
-            rows.append([game, head, Ours(rates, 0) if rates else None, total, records[0].config["trainer"], where])
+            rows.append([game, head, Estimate(rates, 0) if rates else None, total, records[0].config["trainer"], where])
     return Table("Training", ["game", "heads", "steps/s", "parameters", "trainer", "hardware"], rows)

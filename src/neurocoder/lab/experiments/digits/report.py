@@ -1,16 +1,22 @@
-"""The errors of the digits experiment (Figure 4a), from its records."""
+"""What the digits experiment found: errors (Figure 4a), then attention (Figure 4b to d); from records only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+from matplotlib.figure import Figure
+
+from ...data import mnist
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Section, Table
 from ...report.statistics import by_seed, differences
 from . import figures as plots
 from .models import BEST, LIMIT, PROGRAMS, VARIANTS, title
+from .patterns import COMPONENTS, DISTINCT, MOST
 
 CURVES = {
     1: [f"J{steps}" for steps in range(1, 9)],
@@ -27,12 +33,27 @@ PAIRS = {
     "three heads against five steps": ("P6-H3-J1", "J5"),
 }
 """Questions that two variants answer."""
+SHOWN = {"single-30": "single-step", "multi-10": "multi-step"}
+"""The variants of Figure 4(b). Figures show the first seed of each, tables all of them."""
+
+GRID = "Attention over the slots of M_U, mean over the images of each digit: slots downwards, first components across."
+PATHS = (
+    "Which share of a digit's images follows which of two patterns in each of the first components: the paper's "
+    "decision tree, with all images counted. Bits: what this path tells of the digit."
+)
 
 
-def section(records: Sequence[Record], paper: Mapping[str, Any]) -> Section | None:
-    """From any subset of the records of one preset; None if there are none."""
+def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+    """From any subset of the records of one preset: errors, and attention if any was observed."""
     if not records:
-        return None
+        return []
+    seen = {variant: runs_of(records, variant) for variant in SHOWN}
+    seen = {variant: runs for variant, runs in seen.items() if runs}
+    return [error_section(records, paper), *([attention_section(seen, paper)] if seen else [])]
+
+
+def error_section(records: Sequence[Record], paper: Mapping[str, Any]) -> Section:
+    """Figure 4a."""
     measure = "validation error" if any(record.config["validation"] for record in records) else "test error"
     caption = (
         f"{measure.capitalize()} against the number of steps J: mean with its 95% interval, and a dot per seed. H=1 is "
@@ -64,7 +85,7 @@ def difference_table(records: Sequence[Record], measure: str, paper: Mapping[str
     for question, (first, second) in PAIRS.items():
         found = differences(by_seed(records, first, "error"), by_seed(records, second, "error"))
         if found:
-            rows.append([question, first, second, Difference(found)])
+            rows.append([question, first, second, PairedDifference(found)])
     stated = (
         f" The paper states up to {paper['gain_up_to']:g} over its linear classifier." if "gain_up_to" in paper else ""
     )
@@ -86,8 +107,8 @@ def error_table(records: Sequence[Record], measure: str, paper: Mapping[str, Any
             variant,
             parameters(records, variant),
             theirs.get(variant),
-            Ours(errors(records, variant)),
-            Ours(list(by_seed(records, variant, "train_error").values())),
+            Estimate(errors(records, variant)),
+            Estimate(list(by_seed(records, variant, "train_error").values())),
         ]
         for variant in VARIANTS
         if errors(records, variant)
@@ -120,3 +141,70 @@ def levels_of(records: Sequence[Record]) -> dict[str, list[float]]:
         for variant, label in (("linear", "linear classifier"), ("mlp", "MLP 200-32-10"))
         if errors(records, variant)
     }
+
+
+def runs_of(records: Sequence[Record], variant: str) -> list[Record]:
+    """The runs whose attention was observed, by seed."""
+    runs = [record for record in records if record.variant == variant and record.observations]
+    return sorted(runs, key=lambda record: record.seed)
+
+
+def attention_section(seen: Mapping[str, Sequence[Record]], paper: Mapping[str, Any]) -> Section:
+    """Figure 4b to d."""
+    first = {variant: runs[0] for variant, runs in seen.items()}
+    seeds = ", ".join(f"{SHOWN[variant]}: seed {record.seed}" for variant, record in first.items())
+    means = {SHOWN[variant]: record.observations["mean"] for variant, record in first.items()}
+    paths = {
+        f"{named(variant)}: {record.observations['bits']:.2f} of {math.log2(10):.2f} bits": record.observations["paths"]
+        for variant, record in first.items()
+    }
+    return Section(
+        title="Attention patterns and decisions (Figure 4b to d)",
+        tables=[pattern_table(seen, paper)],
+        plots=[
+            Plot("attention", f"{GRID} ({seeds})", partial(draw_grid, means)),
+            Plot("paths", f"{PATHS} ({seeds})", partial(plots.path_shares, paths)),
+        ],
+    )
+
+
+def named(variant: str) -> str:
+    """The name in titles."""
+    return f"{SHOWN[variant]}, {PROGRAMS[variant].slots} slots"
+
+
+def pattern_table(seen: Mapping[str, Sequence[Record]], paper: Mapping[str, Any]) -> Table:
+    """A row for each model and component."""
+    rows: list[list[Cell]] = []
+    for variant, runs in seen.items():
+        for n, found in enumerate(zip(*(run.observations["components"] for run in runs), strict=True)):
+            cells = (
+                Estimate([len(component["best"]["share"]) for component in found], digits=1),
+                Estimate([max(component["silhouettes"]) for component in found]),
+                Estimate([100 * component["two"]["explain"] for component in found], digits=0),
+            )
+            distinct = sum(component["count"] > 1 for component in found)
+            rows.append([named(variant), n + 1, *cells, f"{distinct} of {len(found)}"])
+    stated = paper.get("single_step_patterns")
+    return Table(
+        title="Attention patterns over M_U",
+        headings=["model", "component", "number of patterns", "silhouette", "two explain, %", "distinct, seeds"],
+        rows=rows,
+        caption=(
+            "Patterns are groups, by k-means, of one component's attention vectors. Their number, 2 to "
+            f"{MOST}, is that with the largest mean silhouette. They are distinct if it is at least {DISTINCT}; else "
+            "the attention varies continuously. Two explain: the share of the variance between two groups."
+            + (f" The paper sees {stated} patterns in the single-step model." if stated else "")
+        ),
+    )
+
+
+def examples() -> Any:
+    """The first test image of each digit (10, 28, 28)."""
+    digits = mnist.load(False)
+    return torch.stack([digits.images[digits.labels == digit][0] for digit in range(10)]).numpy()
+
+
+def draw_grid(models: Mapping[str, Sequence[Any]]) -> Figure:
+    """Figure 4(b)."""
+    return plots.attention_grid(examples(), models, COMPONENTS)

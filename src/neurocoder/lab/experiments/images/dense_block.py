@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ....ops.rounding import cdiv, power_of_two
-from ....ops.side_stream import on_device_of
-from ....program.kernels.autograd import refuse_second_derivatives
+from ....ops.autograd import refuse_second_derivatives
+from ....ops.launch import cdiv, on_device_of, power_of_two
 from .triton_dense import (
     backward_kernel,
     combine_kernel,

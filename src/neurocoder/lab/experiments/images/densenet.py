@@ -12,7 +12,8 @@ from torch.nn.functional import adaptive_avg_pool2d, batch_norm
 from torch.utils.checkpoint import checkpoint
 
 from ....ops.backend import is_traced, is_transformed, prefers_triton
-from ....ops.part import has_global_hooks, is_hooked
+from ....ops.torch_private import has_global_hooks
+from ....ops.torch_private import has_hooks as is_hooked
 
 FIRST = 16
 """Channels of the first convolution."""

@@ -9,18 +9,17 @@ from statistics import fmean
 from typing import Any
 
 from ...records.record import Record
-from ...report.compare import AS_THE_PRESET, Effective, Rows, apart, label, panel
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
+from ...report.compare import AS_THE_PRESET, Effective, Rows, factor_out_shared, label, panel
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Section, Table
 from ...report.statistics import by_seed, differences
 from . import figures
-from .classes import TITLES
+from .data import TITLES
 from .models import MODELS, NETWORKS, parse, variants
-from .report_programs import Cases, agreement_table, class_tables, program_table
-from .shared import shared_plots
+from .report_programs import Cases, agreement_table, class_tables, program_table, shared_plots
 
 PAPERS = {"original": "original", "mixture": "moe", "stored-program": "nsm", "neurocoder": "neurocoder"}
 """The paper's names of our models."""
-MAIN = (*PAPERS, "original-wide")
+COMPARED_MODELS = (*PAPERS, "original-wide")
 """The models that are compared; all others are directions of the search."""
 KINDS = {
     "none": "images as they are",
@@ -38,8 +37,10 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     if not records:
         return []
     found = cases(records)
-    main = {case: own for case, models in found.items() if (own := {m: models[m] for m in models if m in MAIN})}
-    searched = {case: models for case, models in found.items() if set(models) - set(MAIN)}
+    main = {
+        case: own for case, models in found.items() if (own := {m: models[m] for m in models if m in COMPARED_MODELS})
+    }
+    searched = {case: models for case, models in found.items() if set(models) - set(COMPARED_MODELS)}
     validation = records[0].config["validation"]
     text = [*notes(records), *protocol(found), *([] if validation else missing(found))]
     parts = []
@@ -58,7 +59,7 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 def compared(rows: Rows, effective: Effective) -> list[Plot]:
     """Curves and differences of several configurations; settings are named where a network has more than one."""
     records = [record for _, own in rows for record in own]
-    found = [(settings, cases(own)) for settings, own in apart(rows)[1]]
+    found = [(settings, cases(own)) for settings, own in factor_out_shared(rows)[1]]
     held_out = {record.config["validation"] for record in records}
     validation = held_out == {True}
     curves: dict[str, dict[str, figures.Curve]] = {}
@@ -103,7 +104,7 @@ def title(case: tuple[str, str]) -> str:
 
 def direction(model: str) -> str:
     """What the search changes, in words."""
-    if model in MAIN:
+    if model in COMPARED_MODELS:
         return "Neurocoder as in the paper" if model == "neurocoder" else MODELS[model].title
     return MODELS[model].title.removeprefix("Neurocoder, ")
 
@@ -229,8 +230,8 @@ def accuracy_table(found: Cases, measure: str, paper: Mapping[str, Any]) -> Tabl
             own, theirs, paired = values(runs, "accuracy"), stated.get(PAPERS.get(model, "")), pairs(models, model)
             gain = f"{theirs - stated['original']:+.2f}" if theirs is not None and model != "original" else None
             uneven |= bool(paired) and own.keys() != values(models["original"], "accuracy").keys()
-            cells: list[Cell] = [Ours(list(own.values())), f"{max(own.values()):.2f} of {len(own)}"]
-            cells += [Difference(paired) if paired else None, theirs, gain]
+            cells: list[Cell] = [Estimate(list(own.values())), f"{max(own.values()):.2f} of {len(own)}"]
+            cells += [PairedDifference(paired) if paired else None, theirs, gain]
             rows.append([TITLES[case[0]], NETWORKS[case[1]], MODELS[model].title, *cells])
     caption = (
         "After the last epoch; nothing is chosen on the test set. Differences are to the original network with the "
@@ -256,12 +257,12 @@ def search_table(found: Cases) -> Table:
     for case, models in found.items():
         base = models["original"][0].parameters["total"] if "original" in models else None
         for model, runs in models.items():
-            if model in MAIN and model not in ("original", "neurocoder"):
+            if model in COMPARED_MODELS and model not in ("original", "neurocoder"):
                 continue
             paired, ours = pairs(models, model), pairs(models, model, "neurocoder") if model != "original" else []
             ratio = f"{runs[0].parameters['total'] / base:.2f}" if base else None
-            cells: list[Cell] = [ratio, Ours(list(values(runs, "accuracy").values()))]
-            cells += [Difference(paired) if paired else None, Difference(ours) if ours else None]
+            cells: list[Cell] = [ratio, Estimate(list(values(runs, "accuracy").values()))]
+            cells += [PairedDifference(paired) if paired else None, PairedDifference(ours) if ours else None]
             rows.append([TITLES[case[0]], NETWORKS[case[1]], direction(model), *cells])
     return Table(
         title="Where conditional programs might pay more",

@@ -1,16 +1,24 @@
-"""Tables of where programs help and where not: by class, against the original's predictions, and how many there are."""
+"""Where programs help and where not: tables by class, against the original's predictions, and of how many there are;
+and images that share a program. Records only name these images, so the data set has to be at hand to draw them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from statistics import fmean
+from typing import Any
 
+import torch
+from numpy.typing import NDArray
+
+from ...data import cifar
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Table
-from .classes import CLASSES, TITLES
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Table, UndrawableError
+from .data import CLASSES, TITLES
+from .figures import shared_programs
 from .models import MODELS, NETWORKS
-from .observations import agreement
+from .observations import agreement, unpack
 
 LAYERS = {
     "mlp": {"1": "first", "3": "middle", "5": "output"},
@@ -30,6 +38,8 @@ LAYERS = {
 """Layers in words."""
 EXTREMES = 5
 """Of CIFAR-100, classes with the largest gains and losses that are shown."""
+PROGRAMS = 3
+"""Of each layer: those that most images share."""
 
 Cases = dict[tuple[str, str], dict[str, list[Record]]]
 """By data set and network: the records of each model, by seed."""
@@ -67,7 +77,7 @@ def all_classes(dataset: str, each: Mapping[str, Sequence[tuple[float, list[floa
     order = sorted(range(len(first)), key=lambda c: -fmean(first[c][1]))
     rows: list[list[Cell]] = []
     for c in order:
-        cells: list[list[Cell]] = [[f"{own[c][0]:.1f}", Difference(own[c][1], 1)] for own in each.values()]
+        cells: list[list[Cell]] = [[f"{own[c][0]:.1f}", PairedDifference(own[c][1], 1)] for own in each.values()]
         rows.append([CLASSES[dataset][c], *(cell for two in cells for cell in two)])
     return Table(
         title=f"{TITLES[dataset]}: Neurocoder by class",
@@ -85,7 +95,7 @@ def extremes(dataset: str, each: Mapping[str, Sequence[tuple[float, list[float]]
         means = [fmean(change) for _, change in own]
         order = sorted(range(len(own)), key=lambda c: -means[c])
         for c in order[:EXTREMES] + order[-EXTREMES:]:
-            rows.append([NETWORKS[network], CLASSES[dataset][c], f"{own[c][0]:.1f}", Difference(own[c][1], 1)])
+            rows.append([NETWORKS[network], CLASSES[dataset][c], f"{own[c][0]:.1f}", PairedDifference(own[c][1], 1)])
         up, down = (sum(sign * mean > 0 for mean in means) for sign in (1, -1))
         counts.append(f"{NETWORKS[network]}: {up} classes gain, {down} lose")
     return Table(
@@ -106,7 +116,7 @@ def agreement_table(found: Cases) -> Table:
         for model, runs in models.items():
             same = [agreement(r.observations["predictions"], base[r.seed]) for r in runs if r.seed in base]
             if model != "original" and same:
-                rows.append([TITLES[dataset], NETWORKS[network], MODELS[model].title, Ours(same, 1), yardstick])
+                rows.append([TITLES[dataset], NETWORKS[network], MODELS[model].title, Estimate(same, 1), yardstick])
     return Table(
         title="Same prediction as the original network, percent of the images",
         headings=["data", "network", "model", "same as the original", "two originals with different seeds"],
@@ -152,3 +162,51 @@ def program_table(found: Cases) -> Table:
             "the commonest programs, and their class."
         ),
     )
+
+
+def pictures(dataset: str, record: Record) -> NDArray[Any]:
+    """The test images (N, 32, 32, 3) in the order in which the run read them."""
+    try:
+        images, labels = cifar.load(dataset, train=False)
+    except (OSError, ValueError) as error:
+        raise UndrawableError(str(error)) from None
+    predicted, right = torch.from_numpy(unpack(record.observations["predictions"])), record.observations["right"]
+    same = len(predicted) == len(labels)
+    if not same or labels[predicted == labels].bincount(minlength=len(right)).tolist() != right:
+        raise UndrawableError(f"the test images of {TITLES[dataset]} are not in the order in which the runs read them")
+    return images.permute(0, 2, 3, 1).numpy()
+
+
+def shared_plots(found: Cases) -> list[Plot]:
+    """A figure for each data set, of the Neurocoder with the first seed."""
+    plots = []
+    for dataset, title in TITLES.items():
+        first = {
+            network: models["neurocoder"][0]
+            for (its, network), models in found.items()
+            if its == dataset and "neurocoder" in models
+        }
+        runs = {
+            network: record
+            for network, record in first.items()
+            if record.config["source"] == "cifar" and not record.config["validation"]
+        }
+        if runs:
+            caption = (
+                f"{title}, Neurocoder, first seed: test images for which the same slots lead in every component of a "
+                "layer, one such program in a row, and the percentage of all test images that share it."
+            )
+            plots.append(Plot(f"{dataset}-shared", caption, partial(draw, dataset, runs)))
+    return plots
+
+
+def draw(dataset: str, runs: Mapping[str, Record]) -> Any:
+    """A panel for each layer of each network."""
+    panels = {}
+    for network, record in runs.items():
+        images = pictures(dataset, record)
+        for layer, programs in record.observations["programs"].items():
+            largest = programs["largest"][:PROGRAMS]
+            rows = [(f"{100 * program['share']:.1f}%", images[program["rows"]]) for program in largest]
+            panels[f"{NETWORKS[network]}, {LAYERS[network].get(layer, layer)} layer"] = rows
+    return shared_programs(panels)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...records.record import Record
 from ...report.cells import brief
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Section, Table
 from ...report.statistics import differences
 from . import figures as plots
 from .data import Family
@@ -97,11 +97,13 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
     rows: list[Sequence[Cell]] = []
     for model, records in runs.items():
         above = by_seed(records)
-        minus = [Difference(differences(above, by_seed(runs[rival]))) if rival != model else None for rival in rivals]
-        rest = Ours([UNIT * record.metrics["rest"] for record in records])
+        minus = [
+            PairedDifference(differences(above, by_seed(runs[rival]))) if rival != model else None for rival in rivals
+        ]
+        rest = Estimate([UNIT * record.metrics["rest"] for record in records])
         sizes = records[0].parameters["total"], published.get(MODELS[model].paper)
         middle = f"{median(above.values()):.2f}"
-        rows.append((MODELS[model].title, *sizes, Ours([*above.values()]), middle, *minus, rest))
+        rows.append((MODELS[model].title, *sizes, Estimate([*above.values()]), middle, *minus, rest))
     oracle, floor, begins = sequences.linear_oracle(), sequences.floor(), sequences.first_points()
     expected = [f"{UNIT * error:.2f}" for error in (oracle.mean().item() - floor, oracle[~begins].mean().item())]
     rows.append((plots.ORACLE, None, None, expected[0], None, *(None for _ in rivals), expected[1]))

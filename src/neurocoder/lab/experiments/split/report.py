@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
+from ...report.sections import Cell, Estimate, PairedDifference, Plot, Section, Table
 from ...report.statistics import by_seed, differences
 from . import figures as plots
 from .growing import KEPT
@@ -119,15 +119,17 @@ def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Tabl
             continue
         theirs = stated.get(method.replace("-", "_"), {})
         published = [theirs[name][0] if name in theirs else None for name in ("hsu", "mlp", "nsm", "neurocoder")]
-        accuracies = [Ours([run.metrics["average_accuracy"] for run in own[m]]) if m in own else None for m in models]
+        accuracies = [
+            Estimate([run.metrics["average_accuracy"] for run in own[m]]) if m in own else None for m in models
+        ]
         scores = {m: by_seed(found, found[0].variant, "average_accuracy") for m, found in own.items()}
         gains: list[Cell] = []
         for model in ("neurocoder", "neurocoder-plain"):
             if model in models:
                 paired = differences(scores[model], scores["mlp"]) if {model, "mlp"} <= scores.keys() else []
-                gains.append(Difference(paired) if paired else None)
+                gains.append(PairedDifference(paired) if paired else None)
         nearest: list[Cell] = [
-            Ours([run.metrics["nearest_key"] for run in own[m]]) if m in own else None for m in models if grows(m)
+            Estimate([run.metrics["nearest_key"] for run in own[m]]) if m in own else None for m in models if grows(m)
         ]
         rows.append([method, *published, *accuracies, *nearest, *gains])
     sizes = {variant.model: found[0].parameters["total"] for variant, found in runs.items()}
@@ -155,7 +157,7 @@ def detail_table(records: Sequence[Record]) -> Table:
         [
             variant.method,
             variant.model,
-            *(Ours([run.metrics[metric] for run in runs]) for metric in DETAILS),
+            *(Estimate([run.metrics[metric] for run in runs]) for metric in DETAILS),
             runs[0].observations["coefficient"],
         ]
         for variant, runs in by_variant(records).items()
@@ -183,8 +185,8 @@ def erased_table(records: Sequence[Record]) -> list[Table]:
         measured = [run for run in runs if "erased" in run.observations]
         for way in ("merged", "dropped") if measured else ():
             left = zip(*(run.observations["erased"][way] for run in measured), strict=True)
-            whole = Ours([run.metrics["average_accuracy"] for run in measured])
-            rows.append([variant.method, variant.model, way, whole, *(Ours(list(values)) for values in left)])
+            whole = Estimate([run.metrics["average_accuracy"] for run in measured])
+            rows.append([variant.method, variant.model, way, whole, *(Estimate(list(values)) for values in left)])
     if not rows:
         return []
     caption = "The least visited slots are erased after the last task: merged into the nearest that stays, or dropped."

@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 import neurocoder as nc
-from neurocoder.inspect import views
 
 from ...records import store
 from ...records.record import Record
 from .inputs import line
 from .layer import Layer, coded, rounded
-from .study import Refused, Study
+from .study import Study, require_place
 
 FILE = "neurocoder.safetensors"
 """What makes a folder a checkpoint of `nc.save`."""
@@ -62,8 +61,7 @@ class Runs:
 
     def run(self, place: int) -> dict[str, Any]:
         """`panels` of one run: each with `title`, `rows`, `usage` (T, P), how far it `moved` (T - 1,), `width`."""
-        if not 0 <= place < len(self.checkpoints) + len(self.records):
-            raise Refused(f"run must be from 0 to {len(self.checkpoints) + len(self.records) - 1}, got {place}")
+        require_place("run", place, len(self.checkpoints) + len(self.records))
         with self.study.lock:
             if place not in self._known:
                 behind = place - len(self.checkpoints)
@@ -107,7 +105,7 @@ class Runs:
     def _sample(self) -> Any:
         """One input as `nc.restore` takes it; its mean weights are overwritten."""
         batch = self.study.inputs.one(0).to(self.study.device)
-        return batch.named or batch.positional
+        return batch.kwargs or batch.args
 
     def _usage(self, model: nn.Module) -> dict[str, torch.Tensor]:
         """By layer, the mean attention over the slots of U (P,)."""
@@ -169,7 +167,7 @@ def panel(title: str, rows: list[str], usage: torch.Tensor, width: int = 1) -> d
         "title": title,
         "rows": rows,
         "usage": rounded(usage),
-        "moved": rounded(views.drift(usage)),
+        "moved": rounded(nc.inspect.drift(usage)),
         "width": width,
     }
 
