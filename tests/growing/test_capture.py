@@ -47,7 +47,7 @@ def test_nothing_in_a_step_waits_for_the_device(monkeypatch, kind, reuse):
     layer.config = layer.memory.config = small(
         residual=layer.config.residual, max_slots=6, writes=2, reuse_below=reuse, max_similarity=0.99
     )
-    layer.memory.renew_notes()
+    layer.memory.renew()
     optimiser = torch.optim.SGD(layer.parameters(), 0.01, momentum=0.9)  # Adam's counter lies on the host here
     grow(layer, optimiser)
     step(layer, optimiser, batch(kind))  # creates the optimiser's state

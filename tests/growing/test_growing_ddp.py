@@ -51,6 +51,12 @@ def work(rank, folder):
             torch.testing.assert_close(a, b, msg=lambda m, about=f"step {index} {name}": f"{about}: {m}")
     assert int(alone[2].memory.written) == 8
 
+    ungrown = DistributedDataParallel(build())
+    optimiser = torch.optim.SGD(ungrown.parameters(), 0.1)
+    ungrown(x).sum().backward()
+    with pytest.raises(RuntimeError, match=r"nc\.grow"):
+        optimiser.step()
+
     optimiser = pairs[1][1]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

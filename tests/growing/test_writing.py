@@ -315,26 +315,6 @@ def test_bad_inputs_are_never_written():
     assert layer.memory.keys.isfinite().all()
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_step_without_grow_is_refused_before_it_moves_anything(fused):
-    layer = filled("linear")
-    optimiser = torch.optim.Adam(layer.parameters(), 0.1, fused=fused)
-    layer(batch("linear")).sum().backward()
-    before = copied(layer)
-    with pytest.raises(RuntimeError, match=r"call nc.grow\(model, optimiser\) once, before training"):
-        optimiser.step()
-    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
-    growth = grow(layer, optimiser)
-    optimiser.step()
-    growth.remove()
-    with pytest.raises(RuntimeError, match=r"nc\.grow"):
-        optimiser.step()
-    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
-    other.step()  # trains something else
-    layer.requires_grad_(False).zero_grad()
-    optimiser.step()  # has nothing to train
-
-
 def test_a_later_optimiser_replaces_an_earlier_one():
     layer, x = filled("linear", 2), batch("linear")
     first = torch.optim.SGD(layer.parameters(), 0.1)

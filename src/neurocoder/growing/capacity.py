@@ -62,7 +62,7 @@ def _rearrange(layer: HasMemory, kept: Tensor, slots: int, optimiser: Optimizer 
     memory.config = layer.config
     memory.written_bound = slots  # unknown: the next step asks
     memory.is_captured = False
-    memory.renew_notes()
+    memory.renew()
 
 
 def _rows(old: Tensor, kept: Tensor, new: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..ops.torch_private import at_end_of_backward, current_backward
+
 _NONE = 2.0
 """Similarity of no candidate: above every cosine, so never new."""
 
@@ -30,7 +32,7 @@ class Notes:
         self.visits = torch.zeros_like(visits)
         self.similarity = visits.new_full((count,), _NONE)
         self.keys = visits.new_zeros(count, width)
-        self._task = -1
+        self._backward = -1
         self._gradients: list[tuple[int, int]] | None = None
         """Those that the notes belong to, as the last backward left them; empty while it runs; None: no notes."""
 
@@ -43,8 +45,8 @@ class Notes:
     def begin(self, banks: tuple[Tensor, ...]) -> None:
         """Called in a backward, before it changes the gradients of these: forget what belongs to gradients that are
         gone."""
-        task = torch._C._current_graph_task_id()
-        if task == self._task:
+        number = current_backward()
+        if number == self._backward:
             return
         gradients = [bank.grad for bank in banks if bank.grad is not None]
         if not gradients:
@@ -53,9 +55,9 @@ class Notes:
             is_gone = ~torch.stack([gradient.any() for gradient in gradients]).any()
             self.visits.masked_fill_(is_gone, 0.0)
             self.similarity.masked_fill_(is_gone, _NONE)
-        self._task, self._gradients = task, []
-        # At the very end: after DDP, which changes gradients in a callback that comes later than this one.
-        _at_the_end(lambda: _at_the_end(lambda: self._end(banks)))
+        self._backward, self._gradients = number, []
+        # At the very end: after DDP, which registers what changes gradients later than this.
+        at_end_of_backward(lambda: at_end_of_backward(lambda: self._end(banks)))
 
     def _end(self, banks: tuple[Tensor, ...]) -> None:
         self._gradients = _identities([bank.grad for bank in banks if bank.grad is not None])
@@ -69,11 +71,6 @@ def is_capturing() -> bool:
 def _identities(gradients: list[Tensor]) -> list[tuple[int, int]]:
     """Which tensors these are, and how often each was changed."""
     return [(id(gradient), gradient._version) for gradient in gradients]
-
-
-def _at_the_end(call: Callable[[], None]) -> None:
-    """Call this when the current backward ends."""
-    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def candidates(z: Tensor, length: Tensor, nearest: Tensor, count: int) -> tuple[Tensor, Tensor]:

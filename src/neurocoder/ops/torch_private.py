@@ -6,6 +6,8 @@ versions that were tested.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
@@ -13,6 +15,7 @@ from torch.nn.modules import module as _module
 
 __all__ = [
     "BelowAutograd",
+    "at_end_of_backward",
     "current_backward",
     "has_global_hooks",
     "has_hooks",
@@ -26,6 +29,11 @@ __all__ = [
 def current_backward() -> int:
     """The number of the backward pass that this thread runs; -1 outside of one."""
     return torch._C._current_graph_task_id()
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Call this when the backward pass that this thread runs has ended; after what was registered before."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def is_dispatched() -> bool:

@@ -289,7 +289,8 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether this module has hooks, or a replaced `forward`, that its replacement would lose."""
     tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
     for parameter in module.parameters():
-        tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
+        hooks = [*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values()]
+        tables += [[hook for hook in hooks if not getattr(hook, "belongs_to_layer", False)]]
     return any(tables) or "forward" in vars(module)
 
 
