@@ -162,7 +162,10 @@ def test_what_looks_like_an_image_becomes_a_thumbnail(shape, expected):
     ("call", "message"),
     [
         (lambda: views.attention(TWO, "w"), "memory must be among u, v, s, got 'w'"),
-        (lambda: views.attention(torch.zeros(2)), "programs must be Programs or GrowingPrograms, got Tensor"),
+        (
+            lambda: views.attention(torch.zeros(2)),
+            "programs must be those of a layer, .*, got Tensor",
+        ),
         (lambda: clusters(torch.zeros(3)), r"points must have shape \(inputs, numbers\), got \(3,\)"),
         (lambda: clusters(torch.zeros(3, 2), 4), r"count must be in 1\.\.3, the inputs, got 4"),
         (lambda: clusters(torch.zeros(3, 2), 2.5), r"count must be a whole number, got 2\.5"),

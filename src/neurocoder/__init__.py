@@ -41,8 +41,9 @@ from .program import (
     Start,
 )
 from .surgery.plan import Plan, plan
-from .surgery.recode import recode, restore
+from .surgery.recode import recode
 from .surgery.registry import register
+from .surgery.restore import restore
 from .training import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
 from .version import __version__
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, spread
+from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, wrapper_conflict
 from .layer.base import CodedLayer
 from .layer.checks import require_module
 from .layer.config import Config, kind_of
@@ -276,7 +276,7 @@ def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[L
                 "the checkpoint holds a single coded layer, which cannot replace the model itself: give a coded layer"
             )
         else:
-            reason = spread(modules, name, "load")
+            reason = wrapper_conflict(modules, name, "load")
             if reason:
                 raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {reason}")
             names_of.setdefault(module, []).append(name)

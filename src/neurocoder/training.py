@@ -68,7 +68,7 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
         >>> x, y = torch.randn(32, 8), torch.randint(4, (32,))
         >>> loss = nn.functional.cross_entropy(model(x), y) + nc.auxiliary_loss(model)
         >>> loss.backward()
-        >>> layers = [module for module in model.modules() if isinstance(module, nc.CodedLayer)]  # collected once
+        >>> layers = nc.coded_layers(model).values()  # collected once
         >>> torch.equal(nc.auxiliary_loss(*layers), nc.auxiliary_loss(model))
         True
     """

@@ -259,7 +259,7 @@ def test_sections_have_tables_and_figures(records):
     errors, beginnings = EXPERIMENT.sections(records, paper)
     assert [len(table.rows) for table in errors.tables] == [5, 3]
     row = next(row for row in errors.tables[0].rows if row[0] == "multi-step")
-    assert row[1:3] == (2047, 2100)
+    assert row[1:3] == [2047, 2100]
     mine = [record.metrics["above_floor"] for record in records if record.variant == "multi"]
     assert list(row[3].values) == pytest.approx([1e4 * error for error in mine])
     theirs = [record.metrics["above_floor"] for record in records if record.variant == "gru"]
@@ -296,7 +296,7 @@ def test_sections_of_any_records(records, variants):
 def test_models_that_share_no_seed_are_not_compared(records):
     apart = [record for record in records if (record.variant, record.seed) in (("gru", 0), ("multi", 1))]
     rows = {row[0]: row for row in EXPERIMENT.sections(apart, {})[0].tables[0].rows}
-    assert list(rows["multi-step"][5].values) == []
+    assert rows["multi-step"][5] is None
 
 
 def test_the_median_run_stands_for_all(records):

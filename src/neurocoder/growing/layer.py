@@ -29,6 +29,8 @@ class GrowingPrograms(NamedTuple):
         torch.Size([32, 2])
     """
 
+    grows = True
+
     slots: Tensor
     """Their indices (..., top_k)."""
     share: Tensor
@@ -48,6 +50,10 @@ class GrowingPrograms(NamedTuple):
         dense = share.new_zeros(*share.shape[:-1], written)
         dense.scatter_add_(-1, self.slots.cpu().clamp(max=written - 1), share)
         return {"u": dense.unsqueeze(-2)}
+
+    def title(self, memory: str) -> str:
+        """What the columns of `reads` are."""
+        return "written slot"
 
     def detach(self) -> GrowingPrograms:
         """The same without gradients; there are none."""
@@ -71,6 +77,7 @@ class GrowingLayer(CodedLayer):
     config: GrowingConfig
     parts = {"memory": "memory", "R": "residual", "bias": "main"}
     undecayed = ("memory",)
+    grows = True
     memory: GrowingMemory
 
     def build(self, options: dict[str, Any]) -> None:

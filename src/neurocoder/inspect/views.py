@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..growing import GrowingLayer, GrowingPrograms
-from ..program.layer import Programs
+from ..layer.active import Composition
 
 MEMORIES = ("u", "v", "s")
 
@@ -61,21 +60,14 @@ def _by_input(values: Tensor, own: int, inputs: int | None) -> Tensor:
     return values.movedim(axes[0], 0).reshape(count, -1, *rest).mean(1)
 
 
-def _read(programs: Programs | GrowingPrograms) -> dict[str, Tensor]:
-    """Attention over the slots of each memory (..., r, P); of a growing layer, its one attention (..., 1, P)."""
-    if isinstance(programs, Programs):
-        return {memory: getattr(programs, memory) for memory in MEMORIES}
-    if not isinstance(programs, GrowingPrograms):
-        raise ValueError(f"programs must be Programs or GrowingPrograms, got {type(programs).__name__}")
-    written = max(1, int(programs.written))
-    lost = programs.similarity.isnan().any(-1, keepdim=True).cpu()  # of inputs that are not finite
-    share = _plain(programs.share).masked_fill(lost, math.nan)
-    dense = share.new_zeros(*share.shape[:-1], written)
-    dense.scatter_add_(-1, programs.slots.cpu().clamp(max=written - 1), share)
-    return {"u": dense.unsqueeze(-2)}
+def _reads(programs: Composition) -> dict[str, Tensor]:
+    """Attention over the slots of each memory (..., r, P)."""
+    if not isinstance(programs, Composition):
+        raise ValueError(f"programs must be those of a layer, as nc.record keeps them, got {type(programs).__name__}")
+    return programs.reads()
 
 
-def attention(programs: Programs | GrowingPrograms, memory: str = "u", inputs: int | None = None) -> Tensor:
+def attention(programs: Composition, memory: str = "u", inputs: int | None = None) -> Tensor:
     """How strongly each input reads each slot, the mean over components (N, P).
 
     Args:
@@ -90,11 +82,11 @@ def attention(programs: Programs | GrowingPrograms, memory: str = "u", inputs: i
     """
     if memory not in MEMORIES:
         raise ValueError(f"memory must be among {', '.join(MEMORIES)}, got {memory!r}")
-    read = _read(programs)
+    read = _reads(programs)
     return _by_input(_plain(read.get(memory, read["u"])).mean(-2), 1, inputs)
 
 
-def vectors(programs: Programs | GrowingPrograms, inputs: int | None = None) -> Tensor:
+def vectors(programs: Composition, inputs: int | None = None) -> Tensor:
     """What decides the program of each input (N, D): the attention of every component over the slots of U, V and S.
 
     Inputs with the same vector have the same program.
@@ -108,7 +100,10 @@ def vectors(programs: Programs | GrowingPrograms, inputs: int | None = None) -> 
         >>> nc.inspect.vectors(layer.programs(torch.randn(32, 8))).shape  # 3 memories, 6 components, 10 slots
         torch.Size([32, 180])
     """
-    return torch.cat([_by_input(_plain(values), 2, inputs).flatten(1) for values in _read(programs).values()], 1)
+    reads = _reads(programs)
+    if hasattr(programs, "vectors"):
+        return _by_input(_plain(programs.vectors()), 1, inputs)
+    return torch.cat([_by_input(_plain(values), 2, inputs).flatten(1) for values in reads.values()], 1)
 
 
 def by_label(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,7 +146,7 @@ def drift(usage: Tensor | Sequence[Any]) -> Tensor:
     return rows.diff(dim=0).abs().sum(1) / 2
 
 
-def written(layer: GrowingLayer) -> Written:
+def written(layer: Any) -> Written:
     """The written slots of a growing layer: which, when, how much visited.
 
     Example:
@@ -163,7 +158,7 @@ def written(layer: GrowingLayer) -> Written:
         >>> nc.inspect.written(layer).born
         tensor([0])
     """
-    if not isinstance(layer, GrowingLayer):
+    if not getattr(layer, "grows", False):
         raise ValueError(f"layer must be a growing layer, got {type(layer).__name__}")
     memory = layer.memory
     count = int(memory.written)

@@ -64,7 +64,8 @@ def check(name: str, value: Any, annotation: Any) -> None:
 
 def validate(config: Any, *, options: bool = False) -> None:
     """Check each field of a dataclass, and of dataclasses in it. `options`: messages name `--the-option` of a field."""
-    annotations = _annotations(type(config))
+    kind: Any = type(config)
+    annotations = _annotations(kind)
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
@@ -75,5 +76,5 @@ def validate(config: Any, *, options: bool = False) -> None:
 
 
 @cache
-def _annotations(kind: type) -> dict[str, Any]:
+def _annotations(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)

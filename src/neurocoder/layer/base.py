@@ -52,6 +52,9 @@ class CodedLayer(nn.Module):
     undecayed: ClassVar[tuple[str, ...]] = ()
     """Attributes whose parameters an optimiser should not decay, besides biases."""
 
+    grows: ClassVar[bool] = False
+    """Whether the layer allocates slots as it learns."""
+
     name: str = ""
     """The layer's name in the model, if surgery put it there; for messages."""
     config: Config
@@ -374,7 +377,7 @@ def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
         for child in module.modules():
             if "original_module" in child._modules and "modules_to_save" in child._modules:
                 # PEFT's wrapper trains a copy and keeps the original, which is not called.
-                seen.update(map(id, child.original_module.modules()))
+                seen.update(map(id, child.get_submodule("original_module").modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
                 yield child

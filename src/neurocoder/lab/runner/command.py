@@ -323,7 +323,7 @@ def table(arguments: Sequence[str]) -> int:
     return 0
 
 
-def forward(name: str, arguments: Sequence[str]) -> int:
-    """`neurocoder report`, `export`, `pack`, `play` and `demo`, each a module with `Options` and `main`."""
-    module = importlib.import_module(f"neurocoder.lab.{name}")
-    return cast(int, module.main(parse(module.Options, arguments, name.rpartition(".")[2], module.Options.__doc__)))
+def forward(name: str, module: str, arguments: Sequence[str]) -> int:
+    """A command that is a module with `Options` and `main`, such as `neurocoder export`."""
+    found = importlib.import_module(f"neurocoder.lab.{module}")
+    return cast(int, found.main(parse(found.Options, arguments, name, found.Options.__doc__)))

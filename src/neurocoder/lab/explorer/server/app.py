@@ -8,7 +8,6 @@ and writes none.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import json
 import logging
@@ -181,16 +180,11 @@ def build(study: Study, runs: Runs | None = None) -> Starlette:
 def listening(host: str, port: int) -> socket.socket:
     """A socket that listens there; port 0: any free one."""
     try:
-        kind = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with contextlib.ExitStack() as stack:
-            found = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM))
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((host, port))
-            found.listen(128)
-            stack.pop_all()
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
     except (OSError, UnicodeError) as error:
         raise ValueError(f"--host {host} --port {port} cannot be used: {error}") from None
-    return found
 
 
 def told(record: logging.LogRecord) -> bool:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.growing import GrowingLayer
 
 DIGITS = 5
 MEMORIES = ("u", "v", "s")
@@ -40,9 +39,7 @@ def rounded_to(value: Any, digits: int) -> Any:
 
 def leading(programs: Any) -> tuple[int, ...]:
     """The dimensions of the programs of one call: inputs, positions."""
-    if isinstance(programs, nc.GrowingPrograms):
-        return tuple(programs.slots.shape[:-1])
-    return tuple(programs.u.shape[:-2]) if isinstance(programs, nc.Programs) else ()
+    return tuple(programs.reads()["u"].shape[:-2]) if hasattr(programs, "reads") else ()
 
 
 class Layer:
@@ -58,7 +55,7 @@ class Layer:
     @property
     def grows(self) -> bool:
         """Whether it allocates slots."""
-        return isinstance(self.module, GrowingLayer)
+        return self.module.grows
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -72,7 +69,7 @@ class Layer:
         if not calls:
             self.problem = "the model did not call it on this data"
             return
-        if not all(isinstance(one, nc.Programs | nc.GrowingPrograms) for one in calls):
+        if not all(hasattr(one, "sigma") or getattr(one, "grows", False) for one in calls):
             self.problem = "its programs are of a kind that this page does not know"
             return
         calls = [self._first(one, size) for one in calls]
