@@ -30,6 +30,21 @@ def test_current_backward():
     assert torch_private.current_backward() == -1
 
 
+def test_at_end_of_backward():
+    order = []
+
+    def register(grad):
+        order.append("hook")
+        torch_private.at_end_of_backward(lambda: torch_private.at_end_of_backward(lambda: order.append("last")))
+        torch_private.at_end_of_backward(lambda: order.append(x.grad.item()))
+
+    x = torch.ones(1, requires_grad=True)
+    y = 2 * x
+    y.register_hook(register)
+    y.backward()
+    assert order == ["hook", 2.0, "last"]
+
+
 def test_is_dispatched():
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -47,7 +47,7 @@ def test_nothing_in_a_step_waits_for_the_device(monkeypatch, kind, reuse):
     layer.config = layer.memory.config = small(
         residual=layer.config.residual, max_slots=6, writes=2, reuse_below=reuse, max_similarity=0.99
     )
-    layer.memory.renew_notes()
+    layer.memory.renew()
     optimiser = torch.optim.SGD(layer.parameters(), 0.01, momentum=0.9)  # Adam's counter lies on the host here
     grow(layer, optimiser)
     step(layer, optimiser, batch(kind))  # creates the optimiser's state
@@ -57,6 +57,23 @@ def test_nothing_in_a_step_waits_for_the_device(monkeypatch, kind, reuse):
             step(layer, optimiser, batch(kind))
     assert int(layer.memory.written) == 6
     assert bool((layer.memory.born > 4).any()) == bool(reuse)
+
+
+def test_a_captured_backward_looks_at_the_gradients_themselves(monkeypatch):
+    """Its replays run no Python, so what the host knew at the capture must not matter."""
+    layer, x = fill(GrowingLinear(7, 3, growing=small())), batch("linear")
+    notes = layer.memory.notes
+    for capturing, expected in ((False, 10), (True, 5)):
+        layer.zero_grad()
+        layer(x).sum().backward()
+        for parameter in layer.parameters():
+            parameter.grad.data.zero_()  # behind the host's back, as a graph would
+        is_captured(monkeypatch, capturing)
+        with NoWaiting():
+            layer(x).sum().backward()
+        assert float(notes.visits.sum()) == pytest.approx(expected)
+    layer(x).sum().backward()
+    assert float(notes.visits.sum()) == pytest.approx(10)
 
 
 def test_the_mode_of_these_tests_notices_waiting():

@@ -40,13 +40,22 @@ def work(rank, folder):
         x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
         halves = x.view(2, 2, 2, 6)  # two accumulated parts, each with a half for each rank
         for (net, optimiser), parts in zip(pairs, (halves.flatten(1, 2), halves[:, rank]), strict=True):
-            optimiser.zero_grad()
+            optimiser.zero_grad(set_to_none=index % 2 == 0)
+            if index == 2:
+                net(x[:1]).sum().backward()  # its gradients do not count
+                optimiser.zero_grad(set_to_none=False)
             for part in parts:
                 net(part).square().mean().backward()
             optimiser.step()
         for (name, a), b in zip(alone.state_dict().items(), model.module.state_dict().values(), strict=True):
             torch.testing.assert_close(a, b, msg=lambda m, about=f"step {index} {name}": f"{about}: {m}")
     assert int(alone[2].memory.written) == 8
+
+    ungrown = DistributedDataParallel(build())
+    optimiser = torch.optim.SGD(ungrown.parameters(), 0.1)
+    ungrown(x).sum().backward()
+    with pytest.raises(RuntimeError, match=r"nc\.grow"):
+        optimiser.step()
 
     optimiser = pairs[1][1]
     with warnings.catch_warnings(record=True) as caught:

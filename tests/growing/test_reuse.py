@@ -14,7 +14,10 @@ OPTIMISERS = {
     "momentum": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, 0.05),
     "adagrad": lambda p: torch.optim.Adagrad(p, 0.05, initial_accumulator_value=0.5),
+    "rprop": lambda p: torch.optim.Rprop(p, 0.05),
 }
+STARTS = {"sum": 0.5, "step_size": 0.05}
+"""What their states start from, if not from zero."""
 
 
 def full(visits, born, steps=10, **changes):
@@ -126,7 +129,7 @@ def test_training_is_the_references(name, writes):
                 bank.copy_(value)
                 for key, entry in plain.state[bank].items():
                     if entry.dim():
-                        entry[is_reused] = 0.5 if key == "sum" else 0.0
+                        entry[is_reused] = STARTS.get(key, 0.0)
         for key, value in layer.state_dict().items():
             torch.testing.assert_close(value, settled[key], rtol=1e-8, atol=1e-8, msg=lambda m, k=key: f"{k}: {m}")
     assert reused > 4

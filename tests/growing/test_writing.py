@@ -157,14 +157,95 @@ def test_a_layer_called_twice_notes_both_calls_and_a_retained_graph_notes_once()
     assert float(layer.memory.notes.visits.sum()) == pytest.approx(10)
 
 
-def test_notes_die_with_the_gradients():
+DROPS = {
+    "none": lambda layer: layer.zero_grad(),  # as after a step that a GradScaler skips
+    "module": lambda layer: layer.zero_grad(set_to_none=False),
+    "optimiser": lambda layer: torch.optim.SGD(layer.parameters(), 0.1).zero_grad(set_to_none=False),
+    "foreach": lambda layer: torch._foreach_zero_([parameter.grad for parameter in layer.parameters()]),
+    "by hand": lambda layer: [parameter.grad.zero_() for parameter in layer.memory.parameters()],
+    "replaced": lambda layer: [setattr(p, "grad", torch.zeros_like(p)) for p in layer.memory.parameters()],
+}
+
+
+@pytest.mark.parametrize("drop", DROPS)
+def test_notes_die_with_the_gradients(drop):
     layer, x = filled("linear"), batch("linear")
+    notes = layer.memory.notes
+    layer(x).sum().backward()
+    layer(x).sum().backward()
+    assert float(notes.visits.sum()) == pytest.approx(10)
+    DROPS[drop](layer)
+    layer(x[:1]).sum().backward()
+    assert float(notes.visits.sum()) == pytest.approx(1)
+    torch.testing.assert_close(notes.keys, nn.functional.normalize(reference.control_of(x[0]), dim=0)[None])
+    layer(x).sum().backward()
+    assert float(notes.visits.sum()) == pytest.approx(6)
+
+
+CHANGES = {
+    "clipped": lambda layer: nn.utils.clip_grad_norm_(layer.parameters(), 0.1),
+    "scaled": lambda layer: [parameter.grad.mul_(0.5) for parameter in layer.parameters()],
+    "replaced": lambda layer: [setattr(parameter, "grad", parameter.grad / 2) for parameter in layer.parameters()],
+    "U alone dropped": lambda layer: setattr(layer.memory.U, "grad", None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_notes_outlive_changes_of_the_gradients(change):
+    layer, x = filled("linear"), batch("linear")
+    layer(x).sum().backward()
+    CHANGES[change](layer)
+    layer(x).sum().backward()
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(10)
+
+
+def test_new_inputs_add_up_although_nothing_is_written_and_all_gradients_are_zero():
+    layer = GrowingLinear(3, 2, growing=small(writes=2, residual=False), control_dim=2)
+    x, z = torch.randn(2, 3), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    for row in range(2):
+        layer(x[row : row + 1], z[row : row + 1]).sum().backward()
+    assert layer.memory.U.grad.count_nonzero() == layer.memory.V.grad.count_nonzero() == 0
+    torch.testing.assert_close(layer.memory.notes.keys, z)
+
+
+@pytest.mark.parametrize("frozen", ["U", "V"])
+def test_notes_of_half_a_memory_add_up(frozen):
+    layer, x = filled("linear"), batch("linear")
+    getattr(layer.memory, frozen).requires_grad_(False)
     layer(x).sum().backward()
     layer(x).sum().backward()
     assert float(layer.memory.notes.visits.sum()) == pytest.approx(10)
-    layer.zero_grad()  # as after a step that a GradScaler skips
-    layer(x[:1]).sum().backward()
-    assert float(layer.memory.notes.visits.sum()) == pytest.approx(1)
+    layer.zero_grad(set_to_none=False)
+    layer(x).sum().backward()
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(5)
+
+
+def test_notes_of_a_backward_that_fails_die_with_its_gradients():
+    layer, x = filled("linear"), batch("linear").requires_grad_()
+    y = layer(x)
+    x.register_hook(lambda grad: 1 / 0)  # after the layer has noted
+    with pytest.raises(ZeroDivisionError):
+        y.sum().backward()
+    layer.zero_grad(set_to_none=False)
+    layer(x.detach()).sum().backward()
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(5)
+
+
+@pytest.mark.filterwarnings("ignore:growing layer")
+def test_zeroing_in_place_trains_as_dropping():
+    layer = fill(GrowingLinear(7, 3, growing=small(slots=16)), 2)
+    twin = copy.deepcopy(layer)
+    xs = [batch("linear") for _ in range(5)]
+    for model, to_none in ((layer, True), (twin, False)):
+        optimiser = torch.optim.Adam(model.parameters(), 0.01)
+        grow(model, optimiser)
+        for index, x in enumerate(xs):
+            optimiser.zero_grad(set_to_none=to_none)
+            model(x).square().sum().backward()
+            if index != 2:  # this batch does not count
+                optimiser.step()
+    for (name, a), b in zip(layer.state_dict().items(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -232,26 +313,6 @@ def test_bad_inputs_are_never_written():
     step(optimiser, layer(torch.randn(3, 3), z).sum())
     assert int(layer.memory.written) == 0
     assert layer.memory.keys.isfinite().all()
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_step_without_grow_is_refused_before_it_moves_anything(fused):
-    layer = filled("linear")
-    optimiser = torch.optim.Adam(layer.parameters(), 0.1, fused=fused)
-    layer(batch("linear")).sum().backward()
-    before = copied(layer)
-    with pytest.raises(RuntimeError, match=r"call nc.grow\(model, optimiser\) once, before training"):
-        optimiser.step()
-    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
-    growth = grow(layer, optimiser)
-    optimiser.step()
-    growth.remove()
-    with pytest.raises(RuntimeError, match=r"nc\.grow"):
-        optimiser.step()
-    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
-    other.step()  # trains something else
-    layer.requires_grad_(False).zero_grad()
-    optimiser.step()  # has nothing to train
 
 
 def test_a_later_optimiser_replaces_an_earlier_one():

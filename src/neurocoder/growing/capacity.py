@@ -49,7 +49,7 @@ def _rearrange(layer: HasMemory, kept: Tensor, slots: int, optimiser: Optimizer 
         state = {} if optimiser is None else optimiser.state.get(parameter, {})
         for key, value in list(state.items()):
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                state[key] = _rows(value, kept, value.new_full(start.shape, _first_state(optimiser, parameter, key)))
+                state[key] = _rows(value, kept, _first_state(optimiser, parameter, key, start.shape))
         grad = None if parameter.grad is None else _rows(parameter.grad, kept, torch.zeros_like(start))
         parameter.grad = None
         _replace(parameter, _rows(parameter.detach(), kept, start))
@@ -62,19 +62,21 @@ def _rearrange(layer: HasMemory, kept: Tensor, slots: int, optimiser: Optimizer 
     memory.config = layer.config
     memory.written_bound = slots  # unknown: the next step asks
     memory.is_captured = False
-    memory.renew_notes()
+    memory.renew()
 
 
 def _rows(old: Tensor, kept: Tensor, new: Tensor) -> Tensor:
     return torch.cat([old[kept.to(old.device)], new.to(old)])
 
 
-def _first_state(optimiser: Any, parameter: Tensor, key: str) -> float:
-    """What this state of a parameter starts from: Adagrad's sum has an option, others start at zero."""
-    if key != "sum":
-        return 0.0
+_FIRST_STATE = {"sum": "initial_accumulator_value", "step_size": "lr"}
+"""States that start from an option of the optimiser, Adagrad's and Rprop's; all others start from zero."""
+
+
+def _first_state(optimiser: Any, parameter: Tensor, key: str, shape: tuple[int, ...]) -> Tensor:
+    """What this state of a parameter starts from, for new elements of this shape."""
     group = next(group for group in optimiser.param_groups if any(one is parameter for one in group["params"]))
-    return float(group.get("initial_accumulator_value", 0.0))
+    return optimiser.state[parameter][key].new_zeros(shape) + group.get(_FIRST_STATE.get(key), 0.0)
 
 
 def restart_state(memory: GrowingMemory, optimiser: Any, place: Tensor, allowed: Tensor) -> None:
@@ -82,8 +84,7 @@ def restart_state(memory: GrowingMemory, optimiser: Any, place: Tensor, allowed:
     for parameter in memory.parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                start = value.new_full((), _first_state(optimiser, parameter, key))
-                set_row(value, place, allowed, start)
+                set_row(value, place, allowed, _first_state(optimiser, parameter, key, ()))
 
 
 def _replace(parameter: nn.Parameter, value: Tensor) -> None:

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..distributed import is_sharded
 from ..layer.base import coded_layers
 from ..layer.checks import require_module
 from ..layer.config import whole
 from .capacity import erase, require_resizable, restart_state, set_capacity
+from .guard import has_closure
 from .layer import GrowingLayer
-from .memory import GrowingMemory, live
-from .notes import least
+from .memory import GrowingMemory
+from .notes import is_capturing, least
 
 _grown: WeakKeyDictionary[GrowingMemory, ref[Growth]] = WeakKeyDictionary()
 """What grows each memory; the optimiser's hooks keep it alive."""
@@ -67,6 +67,7 @@ class Growth:
         for layer in layers.values():
             layer.memory.written_bound = int(layer.memory.written)
             layer.memory.notes.clear()
+            layer.memory.guard.allow(optimiser)
 
     @property
     def optimiser(self) -> Optimizer:
@@ -82,11 +83,11 @@ class Growth:
         for layer in self._layers.values():
             if _growth_of(layer.memory) is self:
                 del _grown[layer.memory]
+                layer.memory.guard.allow(None)
 
     def _before_step(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
         """Before a step: keep all slots, since optimisers with momentum move them all; idle layers stay out of it."""
-        may_differentiate = len(args) > 1 or kwargs.get("closure") is not None
-        everything = may_differentiate or _group(self._model()) is not None
+        everything = has_closure(args, kwargs) or _group(self._model()) is not None
         self._active = [
             layer
             for layer in self._layers.values()
@@ -124,6 +125,8 @@ class Growth:
                 if layer.memory.capacity < layer.config.limit or layer.memory.reuses:
                     require_resizable(layer.memory, optimiser)
             self._is_checked = True
+        for layer in self._layers.values():
+            layer.memory.guard.settle()
         self._make_room_if_possible(group is not None)
 
     def _consolidate(self, memory: GrowingMemory) -> None:
@@ -135,7 +138,7 @@ class Growth:
 
     def _make_room_if_possible(self, is_parallel: bool) -> None:
         """Grow what may be full; a captured or DDP-wrapped model is only told, since it has to be rebuilt."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if is_capturing():
             self._announce_capture()  # replays run no hook, so they cannot
             return
         for name, layer in self._layers.items():
@@ -368,24 +371,3 @@ def stale_wrappers(model: nn.Module) -> None:
 
     for wrapper in _wrappers(model):
         wrapper.register_forward_pre_hook(refuse)
-
-
-def _require_grown(optimiser: Optimizer, args: Any, kwargs: Any) -> None:
-    """Before any optimiser's step: refuse it if it would move slots that do not grow with this optimiser."""
-    held: set[int] | None = None
-    for memory in list(live):
-        if memory.U.grad is None and memory.V.grad is None:
-            continue
-        growth = _growth_of(memory)
-        if growth is not None and growth._optimiser() is optimiser:
-            continue
-        if held is None:
-            held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
-        if any(id(bank) in held for bank in memory.parameters()):
-            raise RuntimeError(
-                "this optimiser trains a growing layer, but would neither write nor consolidate its slots: call "
-                "nc.grow(model, optimiser) once, before training. Nothing was changed"
-            )
-
-
-register_optimizer_step_pre_hook(_require_grown)

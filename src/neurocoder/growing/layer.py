@@ -167,10 +167,8 @@ class GrowingLayer(CodedLayer):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """As in any module, but the memory first takes the capacity that was saved."""
-        saved = state_dict.get(f"{prefix}memory.U")
-        if isinstance(saved, Tensor) and saved.dim() == 3 and saved.shape[1:] == self.memory.U.shape[1:]:
-            if len(saved) != self.memory.capacity:
-                set_capacity(self, len(saved))
-            self.memory.written_bound = len(saved)
-            self.memory.notes.clear()
+        saved: Any = state_dict.get(f"{prefix}memory.U")
+        fits = isinstance(saved, Tensor) and saved.dim() == 3 and saved.shape[1:] == self.memory.U.shape[1:]
+        if fits and len(saved) != self.memory.capacity:
+            set_capacity(self, len(saved))
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -6,17 +6,14 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from .config import SHORTEST, GrowingConfig
 from .functional import Reading
+from .guard import StepGuard
 from .notes import BackwardStats, Notes, candidates
-
-live: WeakSet[GrowingMemory] = WeakSet()
-"""All memories, so that `writing` can refuse a step that would not grow them."""
 
 _ABSENT = -2.0
 """Stands for the cosine to an unwritten slot: below every cosine."""
@@ -60,8 +57,8 @@ class GrowingMemory(nn.Module):
         """No more slots than this are written, as far as the host knows without asking the device."""
         self.is_captured = False
         """Whether a CUDA graph uses these slots: it would go on with the old ones if their number changed."""
-        self.renew_notes()
-        live.add(self)
+        self.guard = StepGuard(self)
+        self.renew()
 
     @property
     def capacity(self) -> int:
@@ -73,9 +70,10 @@ class GrowingMemory(nn.Module):
         """Whether new inputs may overwrite slots of little use: there can be no more slots."""
         return self.config.reuse_below > 0 and self.capacity >= self.config.limit
 
-    def renew_notes(self) -> None:
-        """Empty notes, where the memory's size, device or dtype may have changed."""
+    def renew(self) -> None:
+        """Empty notes, and a guard of the parameters, where these, their size, device or dtype may be others."""
         self.notes = Notes(self.visits, self.keys.shape[1], self.config.writes)
+        self.guard.watch(self.parameters())
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
         """Starting values of U and V for so many slots, drawn in float32 on the CPU."""
@@ -128,7 +126,7 @@ class GrowingMemory(nn.Module):
         notes, wide = self.notes, self.visits.dtype
         nearest, length = reading.similarity[:, 0].to(wide), reading.length.to(wide)
         least = candidates(z.detach().to(wide), length, nearest, len(notes.similarity))
-        begin = None if torch.compiler.is_compiling() else partial(notes.begin, self.U)
+        begin = None if torch.compiler.is_compiling() else partial(notes.begin, (self.U, self.V))
         totals = (notes.visits, notes.similarity, notes.keys)
         return BackwardStats(begin, totals, reading.slots, reading.share.to(wide), *least)
 
@@ -186,18 +184,23 @@ class GrowingMemory(nn.Module):
         if self.visits.dtype.itemsize < visits.dtype.itemsize:
             self.visits = visits.to(self.visits.device)
         self.written_bound = self.capacity
-        self.renew_notes()
+        self.renew()
         return self
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.written_bound = self.capacity
+        self.renew()
+
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: not the notes, which belong to gradients, nor that a graph uses the original."""
-        state = {name: value for name, value in super().__getstate__().items() if name != "notes"}
+        """What is copied and pickled: not what belongs to this object's gradients, nor that a graph uses it."""
+        state = {name: value for name, value in super().__getstate__().items() if name not in ("notes", "guard")}
         return {**state, "is_captured": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.renew_notes()
-        live.add(self)
+        self.guard = StepGuard(self)
+        self.renew()
 
 
 def set_row(tensor: Tensor, place: Tensor, allowed: Tensor, value: Tensor) -> None:

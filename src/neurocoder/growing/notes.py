@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..ops.torch_private import at_end_of_backward, current_backward
+
 _NONE = 2.0
 """Similarity of no candidate: above every cosine, so never new."""
 
@@ -16,8 +18,13 @@ _NONE = 2.0
 class Notes:
     """Visits (P,), and the C least similar inputs with their similarity (C,) and keys (C, d_z), least first.
 
-    They live and die with the gradients of U: if these are dropped, as after a skipped step, the notes are too. They
-    are not buffers, since DDP overwrites buffers with the first process's.
+    They live and die with the gradients of U and V, which a later backward looks at before it notes. Without gradients,
+    as after `zero_grad()`, it forgets. So it does if the gradients have changed since the backward before, and are all
+    zero: `zero_grad(set_to_none=False)`, `zero_` or `_foreach_zero_`. Clipped or scaled gradients still count. In a
+    CUDA graph their values are looked at in each replay. Code compiled by `torch.compile` does not look: there, notes
+    end only with a step.
+
+    They are not buffers, since DDP overwrites buffers with the first process's.
     """
 
     def __init__(self, visits: Tensor, width: int, count: int) -> None:
@@ -25,19 +32,45 @@ class Notes:
         self.visits = torch.zeros_like(visits)
         self.similarity = visits.new_full((count,), _NONE)
         self.keys = visits.new_zeros(count, width)
-        self._task = -1
+        self._backward = -1
+        self._gradients: list[tuple[int, int]] | None = None
+        """Those that the notes belong to, as the last backward left them; empty while it runs; None: no notes."""
 
     def clear(self) -> None:
         """Forget everything."""
         self.visits.zero_()
         self.similarity.fill_(_NONE)
+        self._gradients = None
 
-    def begin(self, parameter: Tensor) -> None:
-        """Called in a backward: forget what belongs to gradients that are gone."""
-        task = torch._C._current_graph_task_id()
-        if parameter.grad is None and task != self._task:
+    def begin(self, banks: tuple[Tensor, ...]) -> None:
+        """Called in a backward, before it changes the gradients of these: forget what belongs to gradients that are
+        gone."""
+        number = current_backward()
+        if number == self._backward:
+            return
+        gradients = [bank.grad for bank in banks if bank.grad is not None]
+        if not gradients:
             self.clear()
-        self._task = task
+        elif is_capturing() or self._gradients not in (None, _identities(gradients)):
+            is_gone = ~torch.stack([gradient.any() for gradient in gradients]).any()
+            self.visits.masked_fill_(is_gone, 0.0)
+            self.similarity.masked_fill_(is_gone, _NONE)
+        self._backward, self._gradients = number, []
+        # At the very end: after DDP, which registers what changes gradients later than this.
+        at_end_of_backward(lambda: at_end_of_backward(lambda: self._end(banks)))
+
+    def _end(self, banks: tuple[Tensor, ...]) -> None:
+        self._gradients = _identities([bank.grad for bank in banks if bank.grad is not None])
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured, whose replays do without what the host knows."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _identities(gradients: list[Tensor]) -> list[tuple[int, int]]:
+    """Which tensors these are, and how often each was changed."""
+    return [(id(gradient), gradient._version) for gradient in gradients]
 
 
 def candidates(z: Tensor, length: Tensor, nearest: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -72,8 +105,7 @@ class BackwardStats(NamedTuple):
     """What one forward saw, and its backward adds to the notes: the visits and the least similar inputs."""
 
     begin: Callable[[], None] | None
-    """Forgets notes that belong to gradients that are gone. None in compiled code, which cannot see whether they are:
-    there, notes end only with a step."""
+    """Forgets notes that belong to gradients that are gone; None in compiled code."""
     notes: tuple[Tensor, Tensor, Tensor]
     """The memory's notes: visits, similarity and keys."""
     slots: Tensor

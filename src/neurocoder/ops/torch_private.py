@@ -6,6 +6,7 @@ versions that were tested.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 __all__ = [
     "BelowAutograd",
     "all_hooks",
+    "at_end_of_backward",
     "current_backward",
     "has_global_hooks",
     "has_hooks",
@@ -32,6 +34,11 @@ __all__ = [
 def current_backward() -> int:
     """The number of the backward pass that this thread runs; -1 outside of one."""
     return torch._C._current_graph_task_id()
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Call this when the backward pass that this thread runs has ended; after what was registered before."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def is_dispatched() -> bool:
@@ -57,10 +64,15 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def all_hooks(module: nn.Module) -> list[Any]:
-    """The tables of all hooks of this module, its children and their parameters; a table may be empty or None."""
+    """The tables of all hooks of this module, its children and their parameters; a table may be empty or None.
+
+    Without those of parameters that the layer itself has registered: they have an attribute `belongs_to_layer`.
+    """
     tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
     for parameter in module.parameters():
-        tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
+        tables.append(parameter._backward_hooks)
+        others = (parameter._post_accumulate_grad_hooks or {}).values()
+        tables.append([hook for hook in others if not getattr(hook, "belongs_to_layer", False)])
     return tables
 
 
