@@ -34,17 +34,23 @@ def _bench(arguments: Sequence[str]) -> int:
 
 COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "run": (_lab("run"), "train an experiment: all its variants and seeds, or some"),
-    "report": (_lab("forward", "report.build"), "build tables and figures from the records, next to the paper's"),
-    "export": (_lab("forward", "records.export"), "write all records as one CSV file, a row per run"),
-    "pack": (_lab("forward", "records.pack"), "gather records into one file per experiment and preset"),
+    "report": (
+        _lab("forward", "report", "report.build"),
+        "build tables and figures from the records, next to the paper's",
+    ),
+    "export": (_lab("forward", "export", "records.export"), "write all records as one CSV file, a row per run"),
+    "pack": (_lab("forward", "pack", "records.pack"), "gather records into one file per experiment and preset"),
     "list": (_lab("table"), "list the experiments and presets"),
-    "play": (_lab("forward", "rl.play"), "draw an episode of an agent as a GIF, with the programs it attends to"),
+    "play": (
+        _lab("forward", "play", "rl.play"),
+        "draw an episode of an agent as a GIF, with the programs it attends to",
+    ),
     "explore": (
-        _lab("forward", "explorer.command"),
+        _lab("forward", "explore", "explorer.command"),
         "watch a program being composed, or look into a model of your own",
     ),
     "bench": (_bench, "benchmark program layers against plain ones"),
-    "demo": (_lab("forward", "demo"), "a two-minute demo on MNIST"),
+    "demo": (_lab("forward", "demo", "demo"), "a two-minute demo on MNIST"),
 }
 
 
@@ -81,5 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except SystemExit as end:  # after --help, or options that tyro has explained
+        return cast(int, end.code)
     except KeyboardInterrupt:
         return 130
