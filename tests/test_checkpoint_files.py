@@ -51,15 +51,18 @@ def test_a_folder_of_format_1_loads_and_computes_what_it_did(build):
     torch.testing.assert_close(model(expected["x"]), expected["y"], rtol=1e-4, atol=1e-5)
 
 
-def test_it_is_saved_anew_in_the_format_of_today_and_its_old_files_go(tmp_path):
+def test_it_is_saved_anew_in_the_format_of_today_and_its_old_files_stay(tmp_path):
     folder = shutil.copytree(FORMAT_1, tmp_path / "copy")
     (folder / "notes.txt").write_text("mine")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
     model = nc.load(folder, Net())
     with torch.no_grad():
         model.head.bias.fill_(3.0)
     nc.save(model, folder)
-    assert sorted(file.name for file in folder.iterdir()) == ["neurocoder.json", "neurocoder.safetensors", "notes.txt"]
-    assert json.loads((folder / "neurocoder.json").read_text())["format"] == 2
+    after = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert {name: after.pop(name) for name in before} == before
+    assert sorted(after) == ["neurocoder.json", "neurocoder.safetensors"]
+    assert json.loads(after["neurocoder.json"])["format"] == 2
     assert_same(model, nc.load(folder, Net()))
 
 

@@ -57,6 +57,26 @@ def test_layers_that_share_a_memory_each_weigh_it():
     assert nc.orthogonal_loss(model).item() == pytest.approx(2 * by_hand(first.memory), rel=1e-5)
 
 
+def test_looking_for_the_layers_costs_little_in_a_large_model(monkeypatch):
+    """A module that is asked for an attribute it lacks takes 2 us to say so; the walk alone takes 0.5."""
+    model = nn.Sequential(*[nn.Sequential(nn.Tanh()) for _ in range(502)], nc.Linear(4, 4, program=small()))
+    asked, look_up = [], nn.Module.__getattr__
+    monkeypatch.setattr(nn.Module, "__getattr__", lambda self, name: asked.append(name) or look_up(self, name))
+    nc.auxiliary_loss(model)
+    assert len(asked) < 100
+
+
+def test_layers_are_found_anew_at_every_call():
+    model = mlp(small(orthogonality=0.1))
+    for i in (0, 2, 3):
+        expected = 0.1 * sum(by_hand(layer.memory) for layer in model if isinstance(layer, nc.ProgramLayer))
+        assert nc.auxiliary_loss(model).item() == pytest.approx(expected, rel=1e-5)
+        model[i] = nn.Identity()
+    assert nc.auxiliary_loss(model).item() == 0
+    model[3] = randomised(nc.Linear(4, 4, program=small(orthogonality=0.1)))
+    assert nc.auxiliary_loss(model).item() == pytest.approx(0.1 * by_hand(model[3].memory), rel=1e-5)
+
+
 def test_a_model_without_coded_layers_adds_zero():
     model = nn.Linear(3, 2)
     for loss in (nc.auxiliary_loss(model), nc.orthogonal_loss(model), nc.auxiliary_loss(nn.ReLU())):

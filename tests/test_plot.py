@@ -153,7 +153,7 @@ def test_matplotlib_is_imported_only_for_a_figure_and_named_when_missing(monkeyp
     code = "import neurocoder, sys; print([name for name in ('matplotlib', 'neurocoder.lab') if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"neurocoder\.plot\.usage needs matplotlib: pip install matplotlib"):
+    with pytest.raises(ImportError, match="the figure 'usage' needs matplotlib: pip install matplotlib"):
         nc.plot.usage(TWO)
 
 

@@ -1,11 +1,14 @@
 """A user's own kind of layer, taught to `recode` by `register`."""
 
 import copy
+import json
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import neurocoder as nc
@@ -132,9 +135,65 @@ def test_a_checkpoint_of_an_unregistered_kind_says_so(tmp_path, monkeypatch):
     monkeypatch.delitem(kinds._registry, (Diagonal, SwayConfig))
     model = nn.Sequential(Diagonal(4))
     before = Snapshot(model)
-    with pytest.raises(nc.CheckpointError, match=r"layer '0' was saved with SwayConfig, .* see nc\.register"):
+    wanted = r"layer '0' was saved with test_register\.SwayConfig, which is not registered: see nc\.register"
+    with pytest.raises(nc.CheckpointError, match=wanted):
         nc.load(tmp_path, model)
     before.assert_unchanged()
+
+
+def namesake(name, module):
+    """A user's own kind of linear layer, whose config has this name and lies in this module."""
+    config_type = type(name, (nc.HyperConfig,), {"__module__": module, "__qualname__": name})
+    return type("Theirs", (nc.HyperLinear,), {"config_type": config_type})
+
+
+def rename_saved(folder, kind):
+    """Give the layers of a checkpoint's file another kind."""
+    file = folder / "neurocoder.safetensors"
+    with safe_open(file, "pt") as content:
+        config = json.loads(content.metadata()["neurocoder"])
+    for layer in config["layers"].values():
+        layer["config"]["kind"] = kind
+    save_file(load_file(file), file, {"neurocoder": json.dumps(config)})
+
+
+def saved_kind(folder):
+    return json.loads((folder / "neurocoder.json").read_text())["layers"]["0"]["config"]["kind"]
+
+
+def test_a_users_config_may_be_named_like_one_of_ours(tmp_path):
+    ours = nc.recode(nn.Sequential(nn.Linear(4, 4)), "0", nc.ProgramConfig())
+    nc.save(ours, tmp_path / "ours")
+    theirs = namesake("ProgramConfig", "my.layers")
+    nc.register(nn.Linear, theirs)
+    model = nc.recode(nn.Sequential(nn.Linear(4, 4)), "0", theirs.config_type())
+    nc.save(model, tmp_path / "theirs")
+    assert [saved_kind(tmp_path / name) for name in ("ours", "theirs")] == ["ProgramConfig", "my.layers.ProgramConfig"]
+    assert type(nc.load(tmp_path / "ours", nn.Sequential(nn.Linear(4, 4)))[0]) is nc.Linear
+    assert type(nc.load(tmp_path / "theirs", nn.Sequential(nn.Linear(4, 4)))[0]) is theirs
+    config = theirs.config_type()
+    assert type(config).from_dict(config.to_dict()) == config
+    with pytest.raises(ValueError, match=r"program\.kind must be 'ProgramConfig', got 'my\.layers\.ProgramConfig'"):
+        nc.ProgramConfig.from_dict(config.to_dict())
+
+
+@pytest.mark.parametrize("kind", ["PulseConfig", "__main__.PulseConfig"])
+def test_a_users_config_is_found_by_its_name_if_that_is_unambiguous(tmp_path, kind):
+    """Older files have no module, and a class may move to another one."""
+    one, other = namesake("PulseConfig", "one.layers"), namesake("PulseConfig", "other")
+    nc.register(nn.Linear, one)
+    nc.save(nc.recode(nn.Sequential(nn.Linear(4, 4)), "0", one.config_type()), tmp_path)
+    rename_saved(tmp_path, kind)
+    assert type(nc.load(tmp_path, nn.Sequential(nn.Linear(4, 4)))[0]) is one
+    nc.register(nn.Linear, other)
+    model = nn.Sequential(nn.Linear(4, 4))
+    before = Snapshot(model)
+    wanted = rf"'0' was saved with {kind}, which may be one\.layers\.PulseConfig or other\.PulseConfig: register only"
+    with pytest.raises(nc.CheckpointError, match=wanted):
+        nc.load(tmp_path, model)
+    before.assert_unchanged()
+    rename_saved(tmp_path, "other.PulseConfig")
+    assert type(nc.load(tmp_path, model)[0]) is other
 
 
 class Conv1D(nn.Module):

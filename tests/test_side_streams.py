@@ -59,12 +59,23 @@ def test_no_races_in_the_orthogonal_losses(watch):
             tensor.grad.add(1)
 
 
-@pytest.mark.parametrize("method", ["join", "await_mark", "keep"])
+@pytest.mark.parametrize("method", ["join", "await_mark"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_missing_wait_is_found(monkeypatch, watch, method, steps):
     from neurocoder.ops.launch import SideStream
     from races import Race
 
     monkeypatch.setattr(SideStream, method, lambda *args: None)
+    with pytest.raises(Race):
+        forward_and_backward(watch, randomised(nc.Linear(7, 5, program=small(steps=steps))))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_memory_that_is_given_back_too_early_is_found(monkeypatch, watch, steps):
+    from neurocoder.program.kernels import gpu
+    from races import Race
+
+    gradients = gpu.Gradients
+    monkeypatch.setattr(gpu, "Gradients", lambda *args, alive, **named: gradients(*args, **named))
     with pytest.raises(Race):
         forward_and_backward(watch, randomised(nc.Linear(7, 5, program=small(steps=steps))))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import neurocoder as nc
 from conftest import assert_same_programs, randomised, small
@@ -87,15 +88,45 @@ def test_recording_ends_with_an_exception():
     assert len(trace.calls("")) == 2
 
 
-def test_recordings_do_not_mix():
+def test_a_call_is_recorded_in_every_block_around_it():
+    model = randomised(nc.recode(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), "*", small()), 0.5)
+    inputs = [torch.randn(n, 4) for n in (1, 2, 3, 4)]
+    with nc.record(model) as outer:
+        model(inputs[0])
+        with nc.record(model[1]) as inner, nc.record(model) as innermost:
+            model(inputs[1])
+            model(inputs[2])
+        model(inputs[3])
+        assert model[0].recorded is not None
+    assert [model[0].recorded, model[1].recorded] == [None, None]
+    assert [len(call.u) for call in outer.calls("0")] == [1, 2, 3, 4]
+    assert [len(call.u) for call in outer.calls("1")] == [1, 2, 3, 4]
+    assert [len(call.u) for call in inner.calls("")] == [2, 3]
+    assert [len(call.u) for call in innermost.calls("0")] == [2, 3]
+    for call, x in zip(outer.calls("0"), inputs, strict=True):
+        assert_same_programs(call, model[0].programs(x))
+
+
+def test_blocks_may_end_in_another_order():
     layer, x = nc.Linear(4, 3, program=small()), torch.randn(2, 4)
-    with nc.record(layer) as outer:
-        layer(x)
-        with nc.record(layer) as inner:
-            layer(x)
-            layer(x)
-        layer(x)
-    assert (len(outer.calls("")), len(inner.calls(""))) == (2, 2)
+    first, second = nc.record(layer), nc.record(layer)
+    one, two = first.__enter__(), second.__enter__()
+    layer(x)
+    first.__exit__(None, None, None)
+    layer(x)
+    second.__exit__(None, None, None)
+    layer(x)
+    assert (len(one.calls("")), len(two.calls(""))) == (1, 2)
+    assert layer.recorded is None
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_calls_that_the_backward_repeats_are_not_recorded(use_reentrant):
+    layer, x = randomised(nc.Linear(4, 3, program=small()), 0.5), torch.randn(2, 4, requires_grad=True)
+    with nc.record(layer) as trace:
+        checkpoint(layer, x, use_reentrant=use_reentrant).sum().backward()
+    assert layer.memory.U.grad.any()
+    assert len(trace.calls("")) == 1
 
 
 def test_a_shared_layer_is_found_under_each_name():
@@ -158,3 +189,30 @@ def test_a_compiled_part_of_a_model_is_recorded(outside):
         model(x)
     assert list(trace) == ["0", "1"]
     assert_same_programs(trace["1"], model[1].programs(model[0](x)))
+
+
+def test_blocks_that_overlap_leave_compiled_code_compiled():
+    """The first to begin is the first to end, as in two threads."""
+    torch._dynamo.reset()
+    model, x = nc.recode(nn.Sequential(nn.Linear(4, 2)), "*", small()), torch.randn(2, 4)
+    graphs = []
+    compiled = torch.compile(model, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    first, second = nc.record(compiled), nc.record(compiled)
+    first.__enter__()
+    trace = second.__enter__()
+    first.__exit__(None, None, None)
+    compiled(x)
+    second.__exit__(None, None, None)
+    assert (len(trace.calls("0")), len(graphs)) == (1, 0)
+    compiled(x)
+    assert (len(trace.calls("0")), len(graphs)) == (1, 1)
+
+
+def test_a_model_compiled_inside_the_block_is_one_graph():
+    """Nothing was compiled before it, so nothing runs uncompiled."""
+    torch._dynamo.reset()
+    model, x = nc.recode(nn.Sequential(nn.Linear(4, 2)), "*", small()), torch.randn(2, 4)
+    with nc.record(model) as outer, nc.record(model) as inner, torch.compiler.set_stance("default"):
+        torch.compile(model, backend="eager", fullgraph=True)(x)
+    for trace in (outer, inner):
+        assert_same_programs(trace["0"], model[0].programs(x))

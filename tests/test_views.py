@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import neurocoder as nc
-from neurocoder.inspect import views
+from neurocoder.inspect import clusters, views
+from neurocoder.inspect.clusters import SAMPLE
 
 
 def programs(u, v=None, s=None):
@@ -60,12 +61,12 @@ def test_many_inputs_are_grouped_by_a_sample_without_all_distances(monkeypatch):
     monkeypatch.setattr(torch, "cdist", lambda a, b: rows.append(len(a) * len(b)) or before(a, b))
     groups = torch.arange(20_000) % 3
     points = 10 * torch.eye(3)[groups] + 0.1 * torch.randn(20_000, 3)
-    found = views.clusters(points)
-    assert max(rows) <= views.SAMPLE**2
+    found = clusters(points)
+    assert max(rows) <= SAMPLE**2
     assert len(found.centres) == 3
     assert found.silhouette > 0.9
     assert all(len(groups[found.groups == group].unique()) == 1 for group in range(3))
-    assert torch.equal(views.clusters(points).groups, found.groups)
+    assert torch.equal(clusters(points).groups, found.groups)
 
 
 def test_attention_of_a_growing_layer_is_over_its_written_slots():
@@ -88,19 +89,19 @@ def test_means_by_label():
 
 def test_groups_far_apart_are_found_and_ordered_by_size():
     points = torch.tensor([[0.0, 0.0], [0.2, 0.0], [10.0, 0.0], [10.0, 0.1], [10.0, 0.4], [0.0, 20.0], [0.1, 20.0]])
-    found = views.clusters(points)
+    found = clusters(points)
     assert found.groups.tolist() == [1, 1, 0, 0, 0, 2, 2] or found.groups.tolist() == [2, 2, 0, 0, 0, 1, 1]
     torch.testing.assert_close(found.centres[0], torch.tensor([10.0, 0.5 / 3]))
     assert found.typical(0).tolist() == [3, 2, 4]
     assert found.typical(0, 1).tolist() == [3]
     assert found.silhouette > 0.95
-    assert views.clusters(points).groups.tolist() == found.groups.tolist()
-    assert len(views.clusters(points, 2).centres) == 2
+    assert clusters(points).groups.tolist() == found.groups.tolist()
+    assert len(clusters(points, 2).centres) == 2
 
 
 def test_long_vectors_are_grouped_like_short_ones():
     points = torch.cat([torch.randn(4, 50), torch.randn(3, 50) + 9])
-    found = views.clusters(points)
+    found = clusters(points)
     assert found.groups.tolist() == [0] * 4 + [1] * 3
     torch.testing.assert_close(found.centres[1], points[4:].mean(0))
     torch.testing.assert_close(found.distance[6], (points[6] - points[4:].mean(0)).norm())
@@ -110,12 +111,12 @@ def test_the_silhouette_is_that_of_its_definition():
     points = torch.tensor([[0.0], [1.0], [4.0], [6.0]])
     within, between = [1.0, 1.0, 2.0, 2.0], [5.0, 4.0, 3.5, 5.5]
     expected = sum((b - a) / max(a, b) for a, b in zip(within, between, strict=True)) / 4
-    assert views.clusters(points, 2).silhouette == pytest.approx(expected)
+    assert clusters(points, 2).silhouette == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("points", [torch.ones(6, 3), torch.zeros(6, 3), torch.ones(1, 3), torch.randn(2, 3)])
 def test_equal_or_few_inputs_are_one_group(points):
-    found = views.clusters(points)
+    found = clusters(points)
     assert found.groups.tolist() == [0] * len(points)
     assert found.silhouette == 0
 
@@ -161,11 +162,14 @@ def test_what_looks_like_an_image_becomes_a_thumbnail(shape, expected):
     ("call", "message"),
     [
         (lambda: views.attention(TWO, "w"), "memory must be among u, v, s, got 'w'"),
-        (lambda: views.attention(torch.zeros(2)), "programs must be Programs or GrowingPrograms, got Tensor"),
-        (lambda: views.clusters(torch.zeros(3)), r"points must have shape \(inputs, numbers\), got \(3,\)"),
-        (lambda: views.clusters(torch.zeros(3, 2), 4), r"count must be in 1\.\.3, the inputs, got 4"),
-        (lambda: views.clusters(torch.zeros(3, 2), 2.5), r"count must be a whole number, got 2\.5"),
-        (lambda: views.clusters(torch.full((3, 2), torch.nan)), "points must be finite, got 3 of 3 inputs"),
+        (
+            lambda: views.attention(torch.zeros(2)),
+            "programs must be those of a layer, .*, got Tensor",
+        ),
+        (lambda: clusters(torch.zeros(3)), r"points must have shape \(inputs, numbers\), got \(3,\)"),
+        (lambda: clusters(torch.zeros(3, 2), 4), r"count must be in 1\.\.3, the inputs, got 4"),
+        (lambda: clusters(torch.zeros(3, 2), 2.5), r"count must be a whole number, got 2\.5"),
+        (lambda: clusters(torch.full((3, 2), torch.nan)), "points must be finite, got 3 of 3 inputs"),
         (lambda: views.drift(torch.zeros(0, 4)), r"usage must have shape \(moments, slots\), got \(0, 4\)"),
         (lambda: views.drift(None), "usage must be numbers of shape .*, got NoneType"),
         (lambda: views.by_label(torch.zeros(2, 2), ["a", "b"]), "labels must be whole numbers, one for each input"),

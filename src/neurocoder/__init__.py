@@ -1,6 +1,6 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
-from . import functional, plot, reference
+from . import functional, inspect, plot, reference
 from .baselines import (
     HyperConfig,
     HyperLinear,
@@ -23,13 +23,12 @@ from .growing import (
 )
 from .inspect.record import Recording, record
 from .layer.active import ActiveProgram
-from .layer.base import CodedLayer
+from .layer.base import CodedLayer, coded_layers
 from .layer.config import Config
 from .layer.control import control
 from .layer.conv import CodedConv, CodedConv1d, CodedConv2d
 from .layer.linear import CodedLinear
 from .ops.backend import backend
-from .parameters import count_parameters, parameter_groups
 from .program import (
     Conv1d,
     Conv2d,
@@ -42,9 +41,10 @@ from .program import (
     Start,
 )
 from .surgery.plan import Plan, plan
-from .surgery.recode import recode, restore
+from .surgery.recode import recode
 from .surgery.registry import register
-from .training import auxiliary_loss, orthogonal_loss
+from .surgery.restore import restore
+from .training import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
 from .version import __version__
 
 __all__ = [
@@ -83,10 +83,12 @@ __all__ = [
     "__version__",
     "auxiliary_loss",
     "backend",
+    "coded_layers",
     "control",
     "count_parameters",
     "functional",
     "grow",
+    "inspect",
     "load",
     "orthogonal_loss",
     "parameter_groups",

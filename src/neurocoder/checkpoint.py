@@ -19,21 +19,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, spread
+from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, wrapper_conflict
 from .layer.base import CodedLayer
 from .layer.checks import require_module
-from .layer.config import Config
+from .layer.config import Config, kind_of
 from .ops.compiled import uncompiled
 from .surgery.recode import swap, warn_of_optimisers
-from .surgery.registry import config_types, kind_for
+from .surgery.registry import configs_named, kind_for
 from .surgery.targets import Model, modules_by_name
 from .version import __version__
 
 FORMAT = 2
 """Version of the layout; newer ones are refused."""
 TENSORS, CONFIG = "neurocoder.safetensors", "neurocoder.json"
-TENSORS_1, CONFIG_1 = "model.safetensors", "config.json"
-"""Their names in format 1, which other libraries use too: such a file may not be ours."""
+TENSORS_1 = "model.safetensors"
+"""The first one's name in format 1, which other libraries use too: such a file may not be ours."""
 _KEY = "neurocoder"
 
 
@@ -59,7 +59,8 @@ class CheckpointError(ValueError):
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Save a model, with or without coded layers, as a folder. An existing checkpoint is replaced atomically.
 
-    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote.
+    Other files in the folder are left alone, so it may be one that `save_pretrained` wrote. A checkpoint in format 1
+    (`model.safetensors`, `config.json`) stays too, but is no longer read: it may be deleted.
 
     A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
 
@@ -106,7 +107,6 @@ def _write(folder: Path, tensors: dict[str, Tensor], text: str) -> None:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise CheckpointError(f"cannot write the checkpoint {folder}: {error}") from error
-    _remove_format_1(folder)
 
 
 def _flush(file: Path) -> None:
@@ -128,19 +128,6 @@ def _put(temporary: Path, folder: Path) -> None:
         else:
             config.write_bytes(earlier)
         raise
-
-
-def _remove_format_1(folder: Path) -> None:
-    """Remove an old checkpoint of ours in format 1, which is now obsolete; never a file of another library."""
-    with contextlib.suppress(OSError, SafetensorError):
-        with safe_open(folder / TENSORS_1, framework="pt") as content:
-            ours = _KEY in (content.metadata() or {})
-        if ours:
-            (folder / TENSORS_1).unlink()
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        config = json.loads((folder / CONFIG_1).read_text())
-        if isinstance(config, dict) and config.keys() == {"format", "version", "layers", "aliases"}:
-            (folder / CONFIG_1).unlink()
 
 
 def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -257,11 +244,13 @@ def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor], int]:
 
 
 def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
-    kinds = config_types()
     kind = entry["config"]["kind"]
-    if kind not in kinds:
-        raise CheckpointError(f"layer {name!r} was saved with {kind}, which is not registered: see nc.register")
-    return SavedLayer(kinds[kind].from_dict(entry["config"]), entry["control_dim"])
+    candidates = configs_named(kind)
+    if len(candidates) != 1:
+        several = f"may be {' or '.join(map(kind_of, candidates))}: register only the one that is meant"
+        problem = several if candidates else "is not registered: see nc.register"
+        raise CheckpointError(f"layer {name!r} was saved with {kind}, which {problem}")
+    return SavedLayer(candidates[0].from_dict(entry["config"]), entry["control_dim"])
 
 
 Layers = dict[tuple[str, ...], nn.Module]
@@ -287,7 +276,7 @@ def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[L
                 "the checkpoint holds a single coded layer, which cannot replace the model itself: give a coded layer"
             )
         else:
-            reason = spread(modules, name, "load")
+            reason = wrapper_conflict(modules, name, "load")
             if reason:
                 raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {reason}")
             names_of.setdefault(module, []).append(name)

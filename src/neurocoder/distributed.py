@@ -20,7 +20,7 @@ _REMEDIES = {
 }
 
 
-def spread(modules: dict[str, nn.Module], name: str, call: str) -> str | None:
+def wrapper_conflict(modules: dict[str, nn.Module], name: str, call: str) -> str | None:
     """Why the parameters of the module with this name cannot be replaced, if a wrapper relies on them; else None."""
     while True:
         for base in type(modules[name]).__mro__:

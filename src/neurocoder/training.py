@@ -1,23 +1,29 @@
-"""The losses that coded layers add to the task loss, over whole models."""
+"""Training whole models: the losses that coded layers add, counts of parameters, and groups for an optimiser."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .layer.base import CodedLayer, coded_layers
+from .layer.base import CodedLayer, each_coded_layer
 from .layer.checks import require_module
+from .program.dispatch import fuses_orthogonality
 from .program.layer import ProgramLayer
-from .program.memory import orthogonal_losses
+from .program.memory import ProgramMemory, unsharded
+
+PARTS = ("memory", "controller", "residual", "main")
 
 
 def _layers(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:
     """The coded layers of these modules, each once."""
     for module in modules:
         require_module("each of modules", module)
-    return list(coded_layers(*modules).values())
+    return list(each_coded_layer(*modules))
 
 
 def _sum(terms: list[Tensor], modules: Sequence[nn.Module]) -> Tensor:
@@ -25,8 +31,28 @@ def _sum(terms: list[Tensor], modules: Sequence[nn.Module]) -> Tensor:
     device = next((parameter.device for module in modules for parameter in module.parameters()), None)
     if not terms:
         return torch.zeros((), device=device)
-    there = [term.to(device) for term in terms]
-    return there[0] if len(there) == 1 else torch.stack(there).sum()
+    terms = [term.to(device) for term in terms]
+    return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
+
+
+def _orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[Tensor]:
+    """The terms of `sum_i weight_i L_o(memory_i)`; on a GPU, all memories with one device and dtype form one term."""
+    terms: list[Tensor] = []
+    together: dict[tuple[torch.device, torch.dtype], list[tuple[ProgramMemory, float]]] = {}
+    for memory, weight in weighted:
+        is_ours = type(memory).orthogonal_loss is ProgramMemory.orthogonal_loss
+        if is_ours and fuses_orthogonality(memory.U, memory.V):
+            together.setdefault((memory.U.device, memory.U.dtype), []).append((memory, weight))
+        else:
+            loss = memory.orthogonal_loss()
+            terms.append(loss if weight == 1 else weight * loss)
+    if together:
+        from .program.kernels.orthogonality import OrthogonalLoss
+
+        for group in together.values():
+            slots = [unsharded(tensor) for memory, _ in group for tensor in (memory.U, memory.V)]
+            terms.append(OrthogonalLoss.apply([weight for _, weight in group], *slots))
+    return terms
 
 
 def auxiliary_loss(*modules: nn.Module) -> Tensor:
@@ -34,11 +60,17 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
 
     A layer shared by several modules counts once; a model without coded layers adds zero.
 
+    Each call walks the modules anew, so it is right after any change of the model. In a large model with few coded
+    layers that takes longer than the losses: there, pass the layers themselves, `nc.auxiliary_loss(*layers)`.
+
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig(orthogonality=0.1))
         >>> x, y = torch.randn(32, 8), torch.randint(4, (32,))
         >>> loss = nn.functional.cross_entropy(model(x), y) + nc.auxiliary_loss(model)
         >>> loss.backward()
+        >>> layers = nc.coded_layers(model).values()  # collected once
+        >>> torch.equal(nc.auxiliary_loss(*layers), nc.auxiliary_loss(model))
+        True
     """
     layers, terms, weighted = _layers(modules), [], []
     for layer in layers:
@@ -47,7 +79,7 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
                 weighted.append((layer.memory, layer.config.orthogonality))
         else:
             terms.append(layer.auxiliary_loss())
-    return _sum(terms + orthogonal_losses(weighted), layers or modules)
+    return _sum(terms + _orthogonal_losses(weighted), layers or modules)
 
 
 def orthogonal_loss(*modules: nn.Module) -> Tensor:
@@ -59,4 +91,73 @@ def orthogonal_loss(*modules: nn.Module) -> Tensor:
         True
     """
     layers = [layer for layer in _layers(modules) if isinstance(layer, ProgramLayer)]
-    return _sum(orthogonal_losses([(layer.memory, 1.0) for layer in layers]), layers or modules)
+    return _sum(_orthogonal_losses([(layer.memory, 1.0) for layer in layers]), layers or modules)
+
+
+def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:
+    """For each parameter (by id) of a coded layer: that layer and the parameter's name in it."""
+    require_module("model", model)
+    return {
+        id(parameter): (layer, name)
+        for layer in each_coded_layer(model)
+        for name, parameter in layer.named_parameters()
+    }
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """Parameter counts by part: memory, controller, residual, main (all else, with biases), total; shared ones once.
+
+    The keys of growing layers count as memory. With such layers there is also `written`: how much of the memory of
+    these layers is in use.
+
+    Example:
+        >>> nc.count_parameters(nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, hidden=8)))
+        {'memory': 210, 'controller': 1768, 'residual': 32, 'main': 4, 'total': 2014}
+    """
+    owners = _owners(model)
+    counts = dict.fromkeys(PARTS, 0)
+    for parameter in model.parameters():
+        layer, name = owners.get(id(parameter), (None, ""))
+        counts["main" if layer is None else layer.part_of(name)] += parameter.numel()
+    layers = list(each_coded_layer(model))
+    for layer in layers:
+        for part, numbers in layer.stored().items():
+            counts[part] += numbers
+    written = [count for layer in layers if (count := layer.written_numbers()) is not None]
+    return {**counts, "total": sum(counts.values()), **({"written": sum(written)} if written else {})}
+
+
+def parameter_groups(
+    model: nn.Module, *, lr: float, controller_lr: float | None = None, weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Groups for an optimiser: controllers with their own learning rate; no decay on slots, keys, biases and other
+    vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
+        >>> groups = nc.parameter_groups(model, lr=1e-3, controller_lr=1e-4)
+        >>> optimiser = torch.optim.Adam(groups)
+    """
+    controller_lr = lr if controller_lr is None else controller_lr
+    numbers: dict[str, Any] = {"lr": lr, "controller_lr": controller_lr, "weight_decay": weight_decay}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+    owners = _owners(model)
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        layer, name = owners.get(id(parameter), (None, ""))
+        controller = layer is not None and layer.part_of(name) == "controller"
+        decays = parameter.dim() > 1 and (layer is None or layer.decays(name))
+        groups.setdefault((controller, decays), []).append(parameter)
+    return [
+        {
+            "name": f"{'controller' if controller else 'main'}{'' if decays else ', undecayed'}",
+            "params": parameters,
+            "lr": controller_lr if controller else lr,
+            "weight_decay": weight_decay if decays else 0.0,
+        }
+        for (controller, decays), parameters in groups.items()
+    ]

@@ -233,7 +233,9 @@ def test_a_change_of_memory_or_controller_is_recorded(change):
         y = model(x)
     programs = trace["0"]
     torch.testing.assert_close(programs.u, layer.programs(x).u)
-    weight = layer.working_programs(programs)
+    slots = layer.memory()
+    weight = nc.functional.active_program(programs.u, programs.v, programs.sigma, slots.U, slots.V)
+    weight = weight + (programs.gate * programs.sigma[:, -1:]).unsqueeze(-1) * layer.R.mT
     torch.testing.assert_close((x.unsqueeze(-2) @ weight).squeeze(-2) + layer.bias, y, rtol=1e-4, atol=1e-4)
 
 
@@ -310,3 +312,27 @@ def test_restore_takes_the_mean_over_data_of_what_runs(change):
         nc.restore(model)
     nc.restore(model, data=x)
     torch.testing.assert_close(model[0].weight, mean)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "result"),
+    [
+        (nc.ProgramController, "attend", lambda a: a._replace(weight=a.weight.flip(-1))),
+        (nc.ProgramController, "residual_gate", lambda gate: 0.5 * gate),
+        (nc.ProgramMemory, "keys", lambda keys: keys.flip(1)),
+        (nc.ProgramMemory, "forward", lambda slots: slots._replace(S=2 * slots.S)),
+    ],
+)
+def test_a_method_replaced_on_the_class_is_honoured_until_it_is_put_back(kind, name, result):
+    layer, x = randomised(nc.Linear(7, 5, program=small())), torch.randn(4, 7)
+    before, method = layer(x), getattr(kind, name)
+    try:
+        setattr(kind, name, lambda *args: result(method(*args)))
+        changed = layer(x)
+        assert not torch.allclose(changed, before, atol=1e-3)
+        torch.testing.assert_close(changed, (x.unsqueeze(1) @ layer.materialize(x)).squeeze(1) + layer.bias)
+        assert layer.is_customised()
+    finally:
+        setattr(kind, name, method)
+    assert not layer.is_customised()
+    assert torch.equal(layer(x), before)

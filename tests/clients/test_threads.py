@@ -1,4 +1,4 @@
-"""`nc.control` and `nc.backend` hold in the thread or task that runs their block, and nowhere else."""
+"""`nc.control`, `nc.record` and `nc.backend` hold in the thread or task that runs their block, and nowhere else."""
 
 import asyncio
 import contextvars
@@ -11,6 +11,7 @@ from torch import nn
 
 import neurocoder as nc
 from conftest import randomised, small
+from neurocoder.program import reference
 
 CALLS = 1000
 CONTROLS = [torch.full((3,), -2.0), torch.full((3,), 2.0)]
@@ -142,10 +143,107 @@ def test_blocks_that_end_in_another_order_leave_no_control_behind(model):
 
 
 @pytest.fixture
+def layer():
+    return nc.Linear(6, 4, program=small(steps=1)).eval()
+
+
+def sizes(trace):
+    """How many inputs each recorded call had."""
+    return [len(programs.u) for programs in trace.calls("")]
+
+
+def test_two_threads_record_their_own_calls(layer):
+    step = threading.Barrier(2, timeout=60)
+
+    def work(size):
+        with torch.no_grad(), nc.record(layer) as trace:
+            for _ in range(100):
+                step.wait()
+                layer(torch.ones(size, 6))
+            step.wait()
+        return sizes(trace)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, (1, 2))) == [[1] * 100, [2] * 100]
+    assert layer.recorded is None
+
+
+def test_tasks_that_interleave_record_their_own_calls(layer):
+    async def work(size):
+        with nc.record(layer) as trace:
+            for _ in range(10):
+                await asyncio.sleep(0)  # another task runs, inside a block of its own
+                layer(torch.ones(size, 6))
+        return sizes(trace)
+
+    async def main():
+        return await asyncio.gather(*[work(size) for size in (1, 2, 3)])
+
+    assert asyncio.run(main()) == [[1] * 10, [2] * 10, [3] * 10]
+    assert layer.recorded is None
+
+
+def test_calls_of_another_thread_are_not_recorded(layer):
+    x = torch.ones(1, 6)
+    with ThreadPoolExecutor(1) as pool, nc.record(layer) as trace:
+        pool.submit(layer, x).result()
+        assert sizes(trace) == []
+        # unless the caller hands its context on, as asyncio.to_thread does
+        context = contextvars.copy_context()
+        pool.submit(context.run, layer, torch.ones(2, 6)).result()
+    context.run(layer, x)  # the block has ended
+    with nc.record(layer) as other:
+        context.run(layer, x)
+    assert (sizes(trace), sizes(other)) == ([2], [])
+
+
+def test_a_task_records_in_the_blocks_that_are_open_where_it_was_started(layer):
+    async def later(event):
+        await event.wait()
+        layer(torch.ones(2, 6))
+
+    async def main():
+        event = asyncio.Event()
+        with nc.record(layer) as outer:
+            with nc.record(layer) as inner:
+                task = asyncio.create_task(later(event))
+                layer(torch.ones(1, 6))
+            event.set()
+            await task
+        return sizes(outer), sizes(inner)
+
+    assert asyncio.run(main()) == ([1, 2], [1])
+
+
+@pytest.mark.parametrize("build", [nc.Linear, nc.GrowingLinear])
+def test_the_block_of_another_thread_may_end_during_a_call(build, monkeypatch):
+    """Here it ends as soon as the layer has seen that it is open."""
+    layer = build(6, 4).eval()
+    block, seen = nc.record(layer), []
+    block.__enter__()
+
+    def look(layer):
+        recorder = vars(layer)["recorded"]
+        seen.append(recorder)
+        if len(seen) == 1:
+            block.__exit__(None, None, None)
+        return recorder
+
+    def put(layer, value):
+        vars(layer)["recorded"] = value
+
+    with monkeypatch.context() as patch, torch.no_grad():
+        patch.setattr(build, "recorded", property(look, put), raising=False)
+        layer(torch.ones(1, 6))
+    assert seen[0] is not None
+    assert layer.recorded is None
+
+
+@pytest.fixture
 def literal_calls(monkeypatch):
     """Who called the literal equations, which the backend "reference" alone does: a thread or a task for each input."""
     calls = []
-    literal = nc.reference.compose
+    literal = reference.compose
 
     def spy(*args):
         try:
@@ -154,7 +252,7 @@ def literal_calls(monkeypatch):
             calls.append(threading.current_thread().name)
         return literal(*args)
 
-    monkeypatch.setattr(nc.reference, "compose", spy)
+    monkeypatch.setattr(reference, "compose", spy)
     return calls
 
 

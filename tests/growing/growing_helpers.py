@@ -41,7 +41,7 @@ def fill(layer, count=None):
             memory.visits[:count].uniform_(0, 5)
             memory.born[:count] = torch.arange(count)
             memory.written.fill_(count)
-        memory.at_most = count
+        memory.written_bound = count
     return layer
 
 

@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neurocoder.growing import GrowingConv2d, GrowingLinear, grow
-from neurocoder.growing.notes import Notes
 
 WAITS = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "unique", "_unique2")
 """Operations whose result, or its shape, the host needs."""
@@ -48,7 +47,7 @@ def test_nothing_in_a_step_waits_for_the_device(monkeypatch, kind, reuse):
     layer.config = layer.memory.config = small(
         residual=layer.config.residual, max_slots=6, writes=2, reuse_below=reuse, max_similarity=0.99
     )
-    layer.memory.notes = Notes(layer.memory)
+    layer.memory.renew_notes()
     optimiser = torch.optim.SGD(layer.parameters(), 0.01, momentum=0.9)  # Adam's counter lies on the host here
     grow(layer, optimiser)
     step(layer, optimiser, batch(kind))  # creates the optimiser's state
@@ -84,7 +83,7 @@ def test_a_captured_memory_does_not_grow_by_itself_and_says_so(monkeypatch):
         step(layer, optimiser, batch("linear"))  # says it once
     assert layer.memory.capacity == int(layer.memory.written) == 4
     is_captured(monkeypatch, False)
-    layer.memory.is_captured, layer.memory.at_most = True, 0  # as on a GPU: the host has not seen the replays
+    layer.memory.is_captured, layer.memory.written_bound = True, 0  # as on a GPU: the host has not seen the replays
     with pytest.warns(UserWarning, match="is full: 4 slots. It cannot grow in a step that is captured"):
         step(layer, optimiser, batch("linear"))
     assert layer.memory.capacity == 4

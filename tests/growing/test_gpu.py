@@ -10,6 +10,8 @@ from torch import nn
 
 import neurocoder as nc
 from neurocoder.growing import GrowingLinear, grow, reference
+from neurocoder.growing import layer as growing_layer
+from neurocoder.growing.functional import has_kernel
 
 pytest.importorskip("triton")
 from neurocoder.growing import kernels as gpu
@@ -123,10 +125,7 @@ def test_the_nearest_slots_are_the_torch_paths():
     layer = built(d_in=20, count=30, slots=41, top_k=5)
     x = torch.randn(50, 20, device=DEVICE)
     x[3], x[4, 0] = 0.0, float("nan")
-    found = {}
-    for path in ("torch", "triton"):
-        with nc.backend(path), torch.no_grad():
-            found[path] = layer.memory(x)
+    found = {path: layer.memory(x, uses_kernels=path == "triton") for path in ("torch", "triton")}
     usual = torch.arange(50, device=DEVICE) != 4
     good = usual & (torch.arange(50, device=DEVICE) != 3)  # the zero control is as near to all
     assert torch.equal(found["triton"].slots[good], found["torch"].slots[good])
@@ -140,8 +139,7 @@ def test_the_nearest_slots_are_the_torch_paths():
 def test_the_first_of_equal_slots_is_taken():
     layer = built(count=6, top_k=3)
     layer.memory.keys.copy_(layer.memory.keys[:1].expand(6, -1).clone())
-    with nc.backend("triton"), torch.no_grad():
-        reading = layer.memory(torch.randn(2, 7, device=DEVICE))
+    reading = layer.memory(torch.randn(2, 7, device=DEVICE), uses_kernels=True)
     assert reading.slots.tolist() == [[0, 1, 2]] * 2
 
 
@@ -166,6 +164,18 @@ def test_only_what_needs_a_gradient_gets_one(monkeypatch):
             assert len(by_slot) == needs["memory.U"] + needs["memory.V"], needs
             by_input.clear()
             by_slot.clear()
+
+
+@pytest.mark.parametrize("path", ["torch", "triton"])
+def test_whether_there_are_kernels_is_asked_once(monkeypatch, path):
+    asked = []
+    monkeypatch.setattr(growing_layer, "has_kernel", lambda *args: asked.append(1) or has_kernel(*args))
+    layer, x = built(), torch.randn(4, 7, device=DEVICE)
+    with nc.backend(path):
+        reading, _ = layer.find(x)
+        layer(x)
+    assert len(asked) == 2
+    assert reading.uses_kernels is (path == "triton")
 
 
 def test_only_a_backward_sorts(monkeypatch):

@@ -11,16 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neurocoder as nc
-from neurocoder.growing import GrowingConfig, GrowingConv2d, GrowingLayer, GrowingLinear, reference
-from neurocoder.inspect import record as trace
-
-
-@pytest.fixture
-def recordable(monkeypatch):
-    """Lets `nc.record` see growing layers until `trace` does by itself."""
-    kind = getattr(trace, "ProgramLayer", None)
-    if kind is not None and not issubclass(GrowingLayer, kind):
-        monkeypatch.setattr(trace, "ProgramLayer", (kind, GrowingLayer))
+from neurocoder.growing import GrowingConfig, GrowingConv2d, GrowingLinear, reference
 
 
 def pytest_generate_tests(metafunc):
@@ -325,7 +316,7 @@ def test_recoding_changes_no_output_and_restore_gives_the_weight_back(name, resi
     assert layer.R.requires_grad is layer.bias.requires_grad is (residual is True)
     assert nc.count_parameters(model)["residual"] == old.weight.numel()
     with torch.no_grad():
-        layer.memory.written.fill_(2)  # new slots say nothing yet
+        layer.memory.written.fill_(2)  # new slots output zero until trained
         layer.memory.keys[:2] = torch.eye(layer.memory.keys.shape[1])[:2]
     assert torch.equal(model(x), before)
     layer.memory.written.zero_()
@@ -363,7 +354,7 @@ def test_save_and_load_into_a_plain_model(tmp_path):
     torch.optim.SGD(loaded.parameters(), 0.1)
 
 
-def test_record_tells_which_slots_are_used_and_when_they_were_written(recordable):
+def test_record_tells_which_slots_are_used_and_when_they_were_written():
     model, x = nn.Sequential(filled("linear", 2), nn.Linear(3, 2)), batch("linear")
     with nc.record(model) as recording:
         model(x)
@@ -386,7 +377,6 @@ def test_counts():
     assert decayed == {id(layer.R)}
 
 
-@pytest.mark.skipif(not hasattr(nc, "grow"), reason="count_parameters does not know growing layers yet")
 def test_keys_count_and_what_is_written_is_told():
     layer = filled("linear", 2)
     counts = nc.count_parameters(nn.Sequential(layer, nn.Linear(3, 2)))

@@ -56,7 +56,7 @@ def test_a_full_memory_grows_with_its_optimiser_state(name):
         expected = 0.5 if key == "sum" else 0.0
         assert (now[4:] == expected).all(), key
     assert memory.U[4:].std() > 0.1
-    assert memory.V[4:].count_nonzero() == 0  # a new slot says nothing yet
+    assert memory.V[4:].count_nonzero() == 0  # a new slot outputs zero until trained
     for _ in range(3):
         kept.append(step(layer, optimiser))
     assert int(memory.written) == 7

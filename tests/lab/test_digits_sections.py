@@ -13,7 +13,7 @@ from neurocoder.lab.experiments.digits.models import BEST, VARIANTS
 from neurocoder.lab.experiments.digits.patterns import MOST
 from neurocoder.lab.records.record import Record
 from neurocoder.lab.report import style
-from neurocoder.lab.report.sections import Difference, Ours
+from neurocoder.lab.report.sections import Estimate, PairedDifference
 
 PAPER = {"gain_up_to": 5.0, "single_step_patterns": 2, "parameters": {"original": 7800, "neurocoder": 7300}}
 
@@ -98,7 +98,7 @@ def test_the_error_table_has_a_row_for_each_variant_beside_the_papers_parameters
     rows = {row[1]: row for row in table.rows}
     assert list(rows) == list(VARIANTS)
     assert all(len(row) == len(table.headings) for row in table.rows)
-    assert rows["linear"][2:5] == [7000, 7800, Ours([7.4, 7.5, 7.6000000000000005])]
+    assert rows["linear"][2:5] == [7000, 7800, Estimate([7.4, 7.5, 7.6000000000000005])]
     assert rows["J5"][3] == 7300
     assert rows[BEST][3] is None
     assert "(chosen)" in rows[BEST][0]
@@ -108,7 +108,7 @@ def test_the_error_table_has_a_row_for_each_variant_beside_the_papers_parameters
 def test_differences_are_paired_by_seed():
     some = [record for record in records() if (record.variant, record.seed) != ("J5", 2)]
     rows = {tuple(row[1:3]): row[3] for row in sections(some, PAPER)[0].tables[0].rows}
-    assert isinstance(rows["J5", "J1"], Difference)
+    assert isinstance(rows["J5", "J1"], PairedDifference)
     assert list(rows["J5", "J1"].values) == pytest.approx([-1.0, -1.0])
     assert list(rows["P6-H3-J1", "J5"].values) == pytest.approx([-1.1, -0.1])
     assert len(sections([record("J5", 0, 6.0), record("J1", 1, 6.0)], {})[0].tables) == 1
@@ -141,9 +141,9 @@ def test_attention_is_grouped_for_every_seed():
     assert table.rows[0] == [
         "single-step, 30 slots",
         1,
-        Ours([2] * 3, 1),
-        Ours([0.6] * 3),
-        Ours([60.0] * 3, 0),
+        Estimate([2] * 3, 1),
+        Estimate([0.6] * 3),
+        Estimate([60.0] * 3, 0),
         "3 of 3",
     ]
     assert "The paper sees 2 patterns" in table.caption

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.distance import cdist
 
 import neurocoder as nc
@@ -61,8 +62,11 @@ def naive_silhouette(vectors, kinds):
 
 def test_silhouette_is_the_textbooks():
     vectors, kinds = blobs(20, 15, 1, spread=0.5)
-    assert patterns.silhouette(cdist(vectors, vectors), kinds) == pytest.approx(naive_silhouette(vectors, kinds))
-    assert patterns.silhouette(cdist(vectors, vectors), np.zeros(36, int)) == 0
+    distances = torch.from_numpy(cdist(vectors, vectors))
+    found = nc.inspect.silhouette(distances, torch.from_numpy(kinds))
+    assert found == pytest.approx(naive_silhouette(vectors, kinds))
+    assert nc.inspect.silhouette(distances, torch.from_numpy(3 * kinds)) == found, "a number may be left out"
+    assert nc.inspect.silhouette(distances, torch.zeros(36, dtype=torch.int64)) == 0
 
 
 def test_information_in_bits():

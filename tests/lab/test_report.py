@@ -12,7 +12,7 @@ from neurocoder.lab.records.record import plain
 from neurocoder.lab.report import build as report
 from neurocoder.lab.report import cells, html, markdown, text
 from neurocoder.lab.report.chapter import draw
-from neurocoder.lab.report.sections import Difference, Ours, Table, UndrawableError
+from neurocoder.lab.report.sections import Estimate, PairedDifference, Table, UndrawableError
 from neurocoder.lab.report.statistics import by_seed, differences, summary
 from neurocoder.lab.runner.options import parse_run
 
@@ -47,13 +47,13 @@ def test_differences_pair_by_seed():
         (7850, "7,850"),
         (38.2, "38.2"),
         (52.06 - 50, "2.06"),
-        (Ours([]), "–"),
-        (Ours([5.823]), "5.82 (n=1)"),
-        (Ours([2, 4, 6, 8], 1), "5.0 ± 2.6 (0.9 to 9.1, n=4)"),
-        (Ours([2000, 2100], 0), "2,050 ± 71 (1,415 to 2,685, n=2)"),
-        (Ours([-0.001, 0.001], 1), "0.0 ± 0.0 (0.0 to 0.0, n=2)"),
-        (Ours([5.0, float("nan")]), "not finite (1 of n=2)"),
-        (Difference([1.0, 2.0, 3.0], 1), "+2.0 ± 1.0 (-0.5 to +4.5, n=3)"),
+        (Estimate([]), "–"),
+        (Estimate([5.823]), "5.82 (n=1)"),
+        (Estimate([2, 4, 6, 8], 1), "5.0 ± 2.6 (0.9 to 9.1, n=4)"),
+        (Estimate([2000, 2100], 0), "2,050 ± 71 (1,415 to 2,685, n=2)"),
+        (Estimate([-0.001, 0.001], 1), "0.0 ± 0.0 (0.0 to 0.0, n=2)"),
+        (Estimate([5.0, float("nan")]), "not finite (1 of n=2)"),
+        (PairedDifference([1.0, 2.0, 3.0], 1), "+2.0 ± 1.0 (-0.5 to +4.5, n=3)"),
     ],
 )
 def test_cells(cell, shown):
@@ -65,9 +65,9 @@ def test_cells(cell, shown):
     [([1.0, 1.1, 0.9], True), ([-1.0, -1.1], True), ([-1.0, 2.0, 0.5], False), ([3.0], False), ([], False)],
 )
 def test_a_difference_is_clear_if_its_interval_leaves_zero_out(values, clear):
-    table = Table("", ["a", "b"], [["x", Difference(values)]])
-    assert cells.clear(Difference(values)) is clear
-    assert not cells.clear(Ours(values))
+    table = Table("", ["a", "b"], [["x", PairedDifference(values)]])
+    assert cells.excludes_zero(PairedDifference(values)) is clear
+    assert not cells.excludes_zero(Estimate(values))
     assert ("<strong>" in html.grid(table)) is clear
     assert ("| **" in markdown.grid(table)[1]) is clear
 

@@ -13,9 +13,8 @@ from neurocoder.lab.cli import main
 from neurocoder.lab.data import mnist
 from neurocoder.lab.experiments.split.data import tasks_of
 from neurocoder.lab.experiments.split.experiment import Split, SplitConfig, results
-from neurocoder.lab.experiments.split.methods import make_method, make_optimiser
 from neurocoder.lab.experiments.split.models import build_model
-from neurocoder.lab.experiments.split.variants import parse, variants
+from neurocoder.lab.experiments.split.variants import make_method, make_optimiser, parse, variants
 from neurocoder.lab.records.checkpoint import Checkpoint
 
 CPU = torch.device("cpu")

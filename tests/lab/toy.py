@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from neurocoder.lab.experiments import Experiment
 from neurocoder.lab.records.record import Record, plain
 from neurocoder.lab.report.chapter import Chapter, draw
-from neurocoder.lab.report.sections import Ours, Plot, Section, Table
+from neurocoder.lab.report.sections import Estimate, Plot, Section, Table
 from neurocoder.lab.report.statistics import by_seed
 
 
@@ -25,9 +25,9 @@ TABLE = Table(
     title="Error <b> & [co]",
     headings=["model", "parameters", "error, %", "paper", "remark"],
     rows=[
-        ["linear | plain", 7850, Ours([7.0, 7.2, 7.4]), 8.4, "x < y [z]"],
-        ["H3_J5 *best*", 7176, Ours([5.5]), None, None],
-        ["`mlp`", None, Ours([]), 93.5, "200-32-10"],
+        ["linear | plain", 7850, Estimate([7.0, 7.2, 7.4]), 8.4, "x < y [z]"],
+        ["H3_J5 *best*", 7176, Estimate([5.5]), None, None],
+        ["`mlp`", None, Estimate([]), 93.5, "200-32-10"],
     ],
     caption="Lower is better; 5% < 7%.",
 )
@@ -72,7 +72,7 @@ class Toy(Experiment):
         raise NotImplementedError
 
     def sections(self, records, paper):
-        row = ["J5", Ours(list(by_seed(records, "J5", "error").values())), paper["parameters"]["neurocoder"]]
+        row = ["J5", Estimate(list(by_seed(records, "J5", "error").values())), paper["parameters"]["neurocoder"]]
         return [
             Section("Found", [f"{len(records)} records"], [Table("Errors", ["model", "ours", "paper"], [row])], [PLOT])
         ]

@@ -3,10 +3,9 @@
 from torch import nn
 
 from ..surgery.registry import register
-from .capacity import shrink
 from .config import GrowingConfig
 from .conv import GrowingConv1d, GrowingConv2d
-from .growth import Growth, grow
+from .growth import Growth, grow, shrink
 from .layer import GrowingLayer, GrowingPrograms
 from .linear import GrowingLinear
 from .memory import GrowingMemory

@@ -1,33 +1,23 @@
-"""Changing how many slots a memory has: growing its capacity, and `shrink`."""
+"""How many slots a memory has: rearranging its slots, and the optimiser's state with them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..layer.base import coded_layers
-from ..layer.checks import require_module
-from ..layer.config import whole
+from .config import GrowingConfig
 from .memory import GrowingMemory, set_row
-from .notes import Notes
-
-if TYPE_CHECKING:
-    from .layer import GrowingLayer
 
 
-def growing_layers(model: nn.Module) -> dict[str, GrowingLayer]:
-    """The growing layers of a model by name, each once."""
-    from .layer import GrowingLayer
+class HasMemory(Protocol):
+    """What these functions need of a growing layer."""
 
-    require_module("model", model)
-    found = {name: layer for name, layer in coded_layers(model).items() if isinstance(layer, GrowingLayer)}
-    if not found:
-        raise ValueError("model must have a growing layer, found none: use nc.recode(model, ..., nc.GrowingConfig())")
-    return found
+    memory: GrowingMemory
+    config: GrowingConfig
 
 
 def require_resizable(memory: GrowingMemory, optimiser: Optimizer | None) -> None:
@@ -43,14 +33,14 @@ def require_resizable(memory: GrowingMemory, optimiser: Optimizer | None) -> Non
 
 
 @torch.no_grad()
-def set_capacity(layer: GrowingLayer, slots: int, optimiser: Optimizer | None = None) -> None:
+def set_capacity(layer: HasMemory, slots: int, optimiser: Optimizer | None = None) -> None:
     """Give the memory this many slots: the first ones stay, new ones start fresh; the optimiser's state goes along."""
     memory = layer.memory
     kept = torch.arange(min(slots, memory.capacity), device=memory.U.device)
     _rearrange(layer, kept, slots, optimiser)
 
 
-def _rearrange(layer: GrowingLayer, kept: Tensor, slots: int, optimiser: Optimizer | None) -> None:
+def _rearrange(layer: HasMemory, kept: Tensor, slots: int, optimiser: Optimizer | None) -> None:
     """Let these slots (n,) be the first ones of `slots`; the others are free, with starting values."""
     memory, free = layer.memory, slots - len(kept)
     require_resizable(memory, optimiser)
@@ -70,9 +60,9 @@ def _rearrange(layer: GrowingLayer, kept: Tensor, slots: int, optimiser: Optimiz
     limit = max(layer.config.limit, slots)
     layer.config = dataclasses.replace(layer.config, slots=slots, top_k=min(layer.config.top_k, slots), max_slots=limit)
     memory.config = layer.config
-    memory.at_most = slots  # unknown: the next step asks
+    memory.written_bound = slots  # unknown: the next step asks
     memory.is_captured = False
-    memory.notes = Notes(memory)
+    memory.renew_notes()
 
 
 def _rows(old: Tensor, kept: Tensor, new: Tensor) -> Tensor:
@@ -107,66 +97,9 @@ def _replace(parameter: nn.Parameter, value: Tensor) -> None:
     parameter.data = value
 
 
-def shrink(
-    model: nn.Module,
-    optimiser: Optimizer | None = None,
-    *,
-    below: float,
-    merge: bool = True,
-    slots: int | None = None,
-) -> dict[str, int]:
-    """Erase slots of little use; returns how many each layer lost.
-
-    Call it between steps. The others keep their order, programs, keys and optimiser state. Erased slots are free again.
-
-    Args:
-        model: any module with growing layers.
-        optimiser: the one that trains them, whose state goes along; None if there is none.
-        below: erase slots with fewer visits than this.
-        merge: let the nearest slot that stays (by key) take over: visits add up, and its program becomes the mean of
-            both, weighted by visits. False: drop them.
-        slots: the new capacity, if there is room for what stays; None: as it is.
-
-    Example:
-        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.GrowingConfig(slots=16))
-        >>> optimiser = torch.optim.Adagrad(model.parameters(), lr=1e-2)
-        >>> growth = nc.grow(model, optimiser)
-        >>> for _ in range(4):
-        ...     model(torch.randn(32, 8)).square().mean().backward()
-        ...     optimiser.step()
-        >>> nc.shrink(model, optimiser, below=1.0)  # the slot written last has no visits yet
-        {'0': 1}
-    """
-    from .growth import stale_wrappers, unwrapped
-
-    layers = growing_layers(model)
-    if isinstance(below, bool) or not isinstance(below, int | float) or not below >= 0:
-        raise ValueError(f"below must be a number >= 0, got {below!r}")
-    if not isinstance(merge, bool):
-        raise ValueError(f"merge must be True or False, got {merge!r}")
-    if slots is not None and whole(slots) is None:
-        raise ValueError(f"slots must be a whole number >= 1 or None, got {slots!r}")
-    if optimiser is not None:
-        optimiser = unwrapped(optimiser)
-    stays = {}
-    for name, layer in layers.items():
-        memory = layer.memory
-        require_resizable(memory, optimiser)
-        written = int(memory.written)
-        stays[name] = memory.visits[:written] >= below
-        left = int(stays[name].sum())
-        if slots is not None and slots < max(left, 1):
-            raise ValueError(f"slots must be at least the {left} that stay in layer {name!r}, got {slots}")
-    lost = {}
-    for name, layer in layers.items():
-        lost[name] = _erase(layer, stays[name], merge, slots, optimiser)
-    if slots is not None:
-        stale_wrappers(model)
-    return lost
-
-
 @torch.no_grad()
-def _erase(layer: GrowingLayer, stays: Tensor, merge: bool, slots: int | None, optimiser: Optimizer | None) -> int:
+def erase(layer: HasMemory, stays: Tensor, merge: bool, slots: int | None, optimiser: Optimizer | None) -> int:
+    """Erase the written slots that do not stay (written,), and give the memory `slots`; returns how many were lost."""
     memory = layer.memory
     kept, gone = stays.nonzero().squeeze(1), (~stays).nonzero().squeeze(1)
     if merge and len(kept) and len(gone):
@@ -181,5 +114,5 @@ def _erase(layer: GrowingLayer, stays: Tensor, merge: bool, slots: int | None, o
     count = len(kept)
     _rearrange(layer, kept, memory.capacity if slots is None else slots, optimiser)
     memory.written.fill_(count)
-    memory.at_most = count
+    memory.written_bound = count
     return len(gone)

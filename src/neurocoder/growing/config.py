@@ -9,6 +9,8 @@ from ..layer.config import Config, whole
 
 ROOM = 8
 """`max_slots` by default: this many times `slots`."""
+SHORTEST = 1e-12
+"""The least length that a control is divided by."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""`grow`: writing slots and consolidating them around an optimiser's step."""
+"""`grow` writes slots and consolidates them around an optimiser's step; `shrink` erases them."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -15,13 +15,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..distributed import is_sharded
+from ..layer.base import coded_layers
+from ..layer.checks import require_module
 from ..layer.config import whole
-from .capacity import growing_layers, require_resizable, restart_state, set_capacity
+from .capacity import erase, require_resizable, restart_state, set_capacity
+from .layer import GrowingLayer
 from .memory import GrowingMemory, live
 from .notes import least
-
-if TYPE_CHECKING:
-    from .layer import GrowingLayer
 
 _grown: WeakKeyDictionary[GrowingMemory, ref[Growth]] = WeakKeyDictionary()
 """What grows each memory; the optimiser's hooks keep it alive."""
@@ -58,14 +58,14 @@ class Growth:
         self._before: dict[Tensor, Tensor] = {}
         self._active: list[GrowingLayer] = []
         self._is_checked = False
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._makes_room = False
         self._handles = [
-            optimiser.register_step_pre_hook(self._keep),
-            optimiser.register_step_post_hook(self._settle),
+            optimiser.register_step_pre_hook(self._before_step),
+            optimiser.register_step_post_hook(self._after_step),
         ]
         for layer in layers.values():
-            layer.memory.at_most = int(layer.memory.written)
+            layer.memory.written_bound = int(layer.memory.written)
             layer.memory.notes.clear()
 
     @property
@@ -83,7 +83,7 @@ class Growth:
             if _growth_of(layer.memory) is self:
                 del _grown[layer.memory]
 
-    def _keep(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
         """Before a step: keep all slots, since optimisers with momentum move them all; idle layers stay out of it."""
         may_differentiate = len(args) > 1 or kwargs.get("closure") is not None
         everything = may_differentiate or _group(self._model()) is not None
@@ -101,7 +101,7 @@ class Growth:
                     kept.copy_(bank)
 
     @torch.no_grad()
-    def _settle(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
         """After a step: consolidate, write, forget the notes, and make room."""
         skipped = getattr(optimiser, "found_inf", None)  # a fused step under a GradScaler skips itself
         group = _group(self._model())
@@ -118,7 +118,7 @@ class Growth:
                 restart_state(memory, optimiser, place, overwrites)
             memory.steps.add_(taken)
             memory.notes.clear()
-            memory.at_most += memory.config.writes
+            memory.written_bound += memory.config.writes
         if not self._is_checked:  # the optimiser's state exists now: better an error here than when memory is full
             for layer in self._layers.values():
                 if layer.memory.capacity < layer.config.limit or layer.memory.reuses:
@@ -141,16 +141,16 @@ class Growth:
         for name, layer in self._layers.items():
             memory = layer.memory
             if memory.is_captured:
-                memory.at_most = memory.capacity  # replays may have written more than the host knows
-            if name in self._told or not _may_be_full(memory):
+                memory.written_bound = memory.capacity  # replays may have written more than the host knows
+            if name in self._warned or not _may_be_full(memory):
                 continue
             if memory.capacity >= memory.config.limit:
-                if memory.at_most >= memory.capacity:
+                if memory.written_bound >= memory.capacity:
                     others = "overwrite slots of little use, or use the nearest" if memory.reuses else "use the nearest"
-                    self._tell(name, f"is full: {memory.capacity} slots, which is max_slots. New inputs {others}")
+                    self._warn_once(name, f"is full: {memory.capacity} slots, which is max_slots. New inputs {others}")
             elif is_parallel or memory.is_captured:
                 wrapper = "wrap the inner model in DDP" if is_parallel else "capture the step"
-                self._tell(
+                self._warn_once(
                     name,
                     f"is full: {memory.capacity} slots. It cannot grow in a step that is captured or kept in sync by "
                     f"DDP: call make_room() on what nc.grow returned, then {wrapper} again",
@@ -170,8 +170,8 @@ class Growth:
                 stacklevel=6,
             )
 
-    def _tell(self, name: str, message: str) -> None:
-        self._told.add(name)
+    def _warn_once(self, name: str, message: str) -> None:
+        self._warned.add(name)
         warnings.warn(f"growing layer {name!r} {message}", UserWarning, stacklevel=6)
 
     def make_room(self, free: int = 1) -> list[str]:
@@ -187,11 +187,11 @@ class Growth:
         self._makes_room = True
         for name, layer in self._layers.items():
             memory = layer.memory
-            memory.at_most = int(memory.written)
-            capacity, wanted = memory.capacity, min(memory.at_most + free, memory.config.limit)
+            memory.written_bound = int(memory.written)
+            capacity, wanted = memory.capacity, min(memory.written_bound + free, memory.config.limit)
             if wanted > capacity:
                 set_capacity(layer, max(_more(memory), wanted), self.optimiser)
-                self._told.discard(name)
+                self._warned.discard(name)
                 grown.append(name)
         model = self._model()
         if grown and model is not None:
@@ -246,6 +246,71 @@ def grow(model: nn.Module, optimiser: Optimizer) -> Growth:
     return growth
 
 
+def shrink(
+    model: nn.Module,
+    optimiser: Optimizer | None = None,
+    *,
+    below: float,
+    merge: bool = True,
+    slots: int | None = None,
+) -> dict[str, int]:
+    """Erase slots of little use; returns how many each layer lost.
+
+    Call it between steps. The others keep their order, programs, keys and optimiser state. Erased slots are free again.
+
+    Args:
+        model: any module with growing layers.
+        optimiser: the one that trains them, whose state goes along; None if there is none.
+        below: erase slots with fewer visits than this.
+        merge: let the nearest slot that stays (by key) take over: visits add up, and its program becomes the mean of
+            both, weighted by visits. False: drop them.
+        slots: the new capacity, if there is room for what stays; None: as it is.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.GrowingConfig(slots=16))
+        >>> optimiser = torch.optim.Adagrad(model.parameters(), lr=1e-2)
+        >>> growth = nc.grow(model, optimiser)
+        >>> for _ in range(4):
+        ...     model(torch.randn(32, 8)).square().mean().backward()
+        ...     optimiser.step()
+        >>> nc.shrink(model, optimiser, below=1.0)  # the slot written last has no visits yet
+        {'0': 1}
+    """
+    layers = growing_layers(model)
+    if isinstance(below, bool) or not isinstance(below, int | float) or not below >= 0:
+        raise ValueError(f"below must be a number >= 0, got {below!r}")
+    if not isinstance(merge, bool):
+        raise ValueError(f"merge must be True or False, got {merge!r}")
+    if slots is not None and whole(slots) is None:
+        raise ValueError(f"slots must be a whole number >= 1 or None, got {slots!r}")
+    if optimiser is not None:
+        optimiser = unwrapped(optimiser)
+    stays = {}
+    for name, layer in layers.items():
+        memory = layer.memory
+        require_resizable(memory, optimiser)
+        written = int(memory.written)
+        stays[name] = memory.visits[:written] >= below
+        left = int(stays[name].sum())
+        if slots is not None and slots < max(left, 1):
+            raise ValueError(f"slots must be at least the {left} that stay in layer {name!r}, got {slots}")
+    lost = {}
+    for name, layer in layers.items():
+        lost[name] = erase(layer, stays[name], merge, slots, optimiser)
+    if slots is not None:
+        stale_wrappers(model)
+    return lost
+
+
+def growing_layers(model: nn.Module) -> dict[str, GrowingLayer]:
+    """The growing layers of a model by name, each once."""
+    require_module("model", model)
+    found = {name: layer for name, layer in coded_layers(model).items() if isinstance(layer, GrowingLayer)}
+    if not found:
+        raise ValueError("model must have a growing layer, found none: use nc.recode(model, ..., nc.GrowingConfig())")
+    return found
+
+
 def unwrapped(optimiser: Any) -> Optimizer:
     """The optimiser itself, without the wrapper of Lightning or Accelerate."""
     found = optimiser
@@ -258,9 +323,9 @@ def unwrapped(optimiser: Any) -> Optimizer:
 
 def _may_be_full(memory: GrowingMemory) -> bool:
     """Whether the next step may lack a free slot; asks the device only if the host cannot rule it out."""
-    if memory.at_most + memory.config.writes > memory.capacity:
-        memory.at_most = int(memory.written)
-    return memory.at_most + memory.config.writes > memory.capacity
+    if memory.written_bound + memory.config.writes > memory.capacity:
+        memory.written_bound = int(memory.written)
+    return memory.written_bound + memory.config.writes > memory.capacity
 
 
 def _more(memory: GrowingMemory) -> int:

@@ -20,9 +20,8 @@ from torch.nn.functional import linear
 
 from ..ops.autograd import cast, refuse_second_derivatives
 from ..ops.launch import SideStream, cdiv, on_device_of, power_of_two, precision
-from .config import GrowingConfig
-from .functional import SHORTEST
-from .notes import Note
+from .config import SHORTEST, GrowingConfig
+from .notes import BackwardStats
 from .triton_slots import by_input_kernel, by_slot_kernel, centred_kernel, nearest_kernel
 
 FEATURES, TILE = 256, 16
@@ -143,7 +142,7 @@ class Execution(torch.autograd.Function):
     """`y_n = sum_r ((w.U_r) x_n) (w.V_r) [+ R x_n] [+ bias]` for inputs x (N, d_in), N > 0, with slots and share
     (N, k).
 
-    `noting` makes what the backward notes, as a part of the forward; None: nothing.
+    `make_stats` makes what the backward adds to the notes, as a part of the forward; None: nothing.
     """
 
     @staticmethod
@@ -157,13 +156,13 @@ class Execution(torch.autograd.Function):
         slots: Tensor,
         share: Tensor,
         dtype: torch.dtype,
-        noting: Callable[[], Note] | None,
+        make_stats: Callable[[], BackwardStats] | None,
     ) -> Tensor:
         x, U, V, share = x.contiguous(), U.contiguous(), V.contiguous(), share.float().contiguous()
-        side, ctx.note = SideStream(x), None
-        if noting is not None:
+        side, ctx.stats = SideStream(x), None
+        if make_stats is not None:
             with side:
-                ctx.note = noting()
+                ctx.stats = make_stats()
         base, rows, bias = None, None, cast(bias, dtype)
         if R is not None:
             rows, R = cast(x, dtype), cast(R, dtype)
@@ -184,7 +183,7 @@ class Execution(torch.autograd.Function):
         grad_x = grad_U = grad_V = grad_R = grad_bias = None
         grad, exactness = grad.contiguous(), precision(grad.dtype)
         side, plain = SideStream(grad), SideStream(grad, 1)
-        note, ctx.note = ctx.note, None
+        stats, ctx.stats = ctx.stats, None
         with torch.autocast(grad.device.type, enabled=False):
             with side:
                 if wants_U or wants_V:
@@ -197,8 +196,8 @@ class Execution(torch.autograd.Function):
                     grad_R = grad.mT @ rows
                 if wants_bias:
                     grad_bias = grad.sum(0)
-                if note is not None:
-                    note.take()
+                if stats is not None:
+                    stats.accumulate()
             if wants_x or wants_U:
                 base = grad @ R if wants_x and R is not None else None
                 grad_c, grad_x = by_input(grad, (V, U), slots, share, x.dtype if wants_x else None, base)

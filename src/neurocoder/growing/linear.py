@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
+import torch
 from torch import Tensor
 
-from ..baselines.conditional import Options
 from ..layer.linear import CodedLinear
 from .config import GrowingConfig
-from .functional import execute
+from .functional import kernel_dtype
 from .layer import GrowingLayer
 
 
@@ -22,6 +20,8 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         bias: add a learned bias, the same for all inputs.
         growing: the memory.
         control_dim: width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does.
+        device: of the parameters; None: torch's default.
+        dtype: of the parameters; None: torch's default.
 
     Example:
         >>> layer = nc.GrowingLinear(8, 4, growing=nc.GrowingConfig(slots=16))
@@ -40,29 +40,24 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         out_features: int,
         bias: bool = True,
         growing: GrowingConfig | None = None,
-        **options: Unpack[Options],
+        *,
+        control_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        given: Options = {"control_dim": None, "device": None, "dtype": None, **options}
-        shape = self.set_sizes(in_features, out_features)
-        GrowingLayer.__init__(self, shape, self.in_features, bias=bias, growing=growing, **given)
+        super().__init__(in_features, out_features, bias, growing, control_dim=control_dim, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`y = sum_r ((w.U_r) x) (w.V_r) [+ R x] + bias`.
+        control = self.resolve_control(control)
+        rows, leading = self.rows(x, control)
+        self.record_programs(x, control)
+        (reading, z), grouped, memory = self.find(rows), self.grouped(x, rows, leading), self.memory
+        dtype = kernel_dtype(reading, grouped, memory.U)
+        if dtype is None:
+            y = self.execute(grouped, self.active(reading, z))
+        else:
+            from .kernels import Execution
 
-        Args:
-            x: (..., in_features).
-            control: z (..., control_dim); its leading dimensions are the first of x's.
-
-        Returns:
-            (..., out_features)
-        """
-        reading, z, leading = self.read(x, self.resolve_control(control))
-        self.record_programs(reading, leading)
-        banks, noting = (self.memory.U, self.memory.V), self.noting(reading, z)
-        y = execute(self.grouped(x, z, leading), *banks, reading, self.R, self.bias, noting)
+            slots = memory.U, memory.V, self.R, self.bias, reading.slots, reading.share
+            y = Execution.apply(grouped.squeeze(1), *slots, dtype, self.make_stats(reading, z))
         return y.reshape(*x.shape[:-1], self.out_features)
-
-    def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`W_t` (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""
-        weight, leading = self.working_programs(x, control)
-        return weight.reshape(*leading, self.in_features, self.out_features)

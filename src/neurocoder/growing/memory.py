@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from .config import GrowingConfig
-from .functional import SHORTEST, has_kernel
-from .notes import Notes
+from .config import SHORTEST, GrowingConfig
+from .functional import Reading
+from .notes import BackwardStats, Notes, candidates
 
 live: WeakSet[GrowingMemory] = WeakSet()
 """All memories, so that `writing` can refuse a step that would not grow them."""
@@ -21,25 +22,12 @@ _ABSENT = -2.0
 """Stands for the cosine to an unwritten slot: below every cosine."""
 
 
-class Reading(NamedTuple):
-    """Which slots N inputs use: k = top_k of them, the nearest first."""
-
-    slots: Tensor
-    """(N, k), whole numbers"""
-    share: Tensor
-    """w (N, k); each row sums to one, or is zero if nothing is written"""
-    similarity: Tensor
-    """cos(k_i, z) (N, k), -1 for an unwritten slot"""
-    length: Tensor
-    """||z|| (N,)"""
-
-
 class GrowingMemory(nn.Module):
     """P slots, of which the first `written` are in use.
 
     Slot i has a program, `U_i (r, d_in)` and `V_i (r, d_out)`, which learns, and a unit key `k_i (d_z)`, which is
     written once and never trained. Free slots hold their starting values: `U` is N(0, 1/d_in) and `V` zero, so that a
-    new slot says nothing until it has learned.
+    new slot outputs zero until trained.
 
     Example:
         >>> memory = nc.GrowingLinear(8, 4, growing=nc.GrowingConfig(slots=16, rank=2)).memory
@@ -68,11 +56,11 @@ class GrowingMemory(nn.Module):
         self.register_buffer("born", torch.zeros(slots, device=device, dtype=torch.int64))
         self.register_buffer("written", torch.zeros((), device=device, dtype=torch.int64))
         self.register_buffer("steps", torch.zeros((), device=device, dtype=torch.int64))
-        self.at_most = 0
+        self.written_bound = 0
         """No more slots than this are written, as far as the host knows without asking the device."""
         self.is_captured = False
         """Whether a CUDA graph uses these slots: it would go on with the old ones if their number changed."""
-        self.notes = Notes(self)
+        self.renew_notes()
         live.add(self)
 
     @property
@@ -84,6 +72,10 @@ class GrowingMemory(nn.Module):
     def reuses(self) -> bool:
         """Whether new inputs may overwrite slots of little use: there can be no more slots."""
         return self.config.reuse_below > 0 and self.capacity >= self.config.limit
+
+    def renew_notes(self) -> None:
+        """Empty notes, where the memory's size, device or dtype may have changed."""
+        self.notes = Notes(self.visits, self.keys.shape[1], self.config.writes)
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
         """Starting values of U and V for so many slots, drawn in float32 on the CPU."""
@@ -100,16 +92,17 @@ class GrowingMemory(nn.Module):
         self.V.copy_(v)
         for buffer in self.buffers():
             buffer.zero_()
-        self.at_most = 0
+        self.written_bound = 0
         self.notes.clear()
 
     @torch.no_grad()
-    def forward(self, z: Tensor, length: Tensor | None = None) -> Reading:
+    def forward(self, z: Tensor, length: Tensor | None = None, uses_kernels: bool = False) -> Reading:
         """`w = softmax_i(beta cos(k_i, z))` over the `top_k` nearest written slots; no gradient passes.
 
         Args:
             z: the controls (N, d_z), of any length; a zero control has cosine 0 to every key.
             length: ||z|| (N,) if it is known, of z's dtype.
+            uses_kernels: the answer of `has_kernel`.
         """
         if z.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing():
             self.is_captured = True
@@ -118,16 +111,26 @@ class GrowingMemory(nn.Module):
             z = z.to(dtype)
             length = z.norm(dim=-1) if length is None else length
             product = z @ self.keys.to(dtype).mT
-            if has_kernel(product, self.capacity, self.config.rank, self.config.top_k):
+            if uses_kernels:
                 from .kernels import nearest
 
-                return Reading(*nearest(product, length, self.written, self.config), length)
+                return Reading(*nearest(product, length, self.written, self.config), length, uses_kernels)
             is_free = torch.arange(self.capacity, device=z.device) >= self.written
             cosine = product / length.clamp(min=SHORTEST).unsqueeze(-1)
             similarity, slots = cosine.masked_fill(is_free, _ABSENT).topk(self.config.top_k, dim=-1)
             logits = (self.config.sharpness * similarity).masked_fill(similarity == _ABSENT, -math.inf)
             share = torch.softmax(logits, dim=-1).nan_to_num(0.0)
-            return Reading(slots, share, similarity.clamp(min=-1.0), length)
+            return Reading(slots, share, similarity.clamp(min=-1.0), length, uses_kernels)
+
+    @torch.no_grad()
+    def backward_stats(self, reading: Reading, z: Tensor) -> BackwardStats:
+        """What the call that read the controls z (N, d_z), N > 0, saw."""
+        notes, wide = self.notes, self.visits.dtype
+        nearest, length = reading.similarity[:, 0].to(wide), reading.length.to(wide)
+        least = candidates(z.detach().to(wide), length, nearest, len(notes.similarity))
+        begin = None if torch.compiler.is_compiling() else partial(notes.begin, self.U)
+        totals = (notes.visits, notes.similarity, notes.keys)
+        return BackwardStats(begin, totals, reading.slots, reading.share.to(wide), *least)
 
     @torch.no_grad()
     def write(self, similarity: Tensor, keys: Tensor, allowed: Tensor | bool = True) -> list[tuple[Tensor, Tensor]]:
@@ -182,8 +185,8 @@ class GrowingMemory(nn.Module):
         super()._apply(fn, recurse)
         if self.visits.dtype.itemsize < visits.dtype.itemsize:
             self.visits = visits.to(self.visits.device)
-        self.at_most = self.capacity
-        self.notes = Notes(self)
+        self.written_bound = self.capacity
+        self.renew_notes()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -193,7 +196,7 @@ class GrowingMemory(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.notes = Notes(self)
+        self.renew_notes()
         live.add(self)
 
 

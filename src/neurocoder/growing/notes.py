@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from .memory import GrowingMemory, Reading
 
 _NONE = 2.0
 """Similarity of no candidate: above every cosine, so never new."""
@@ -23,11 +20,11 @@ class Notes:
     are not buffers, since DDP overwrites buffers with the first process's.
     """
 
-    def __init__(self, memory: GrowingMemory) -> None:
-        count, wide = memory.config.writes, memory.visits
-        self.visits = torch.zeros_like(wide)
-        self.similarity = torch.full((count,), _NONE, device=wide.device, dtype=wide.dtype)
-        self.keys = torch.zeros(count, memory.keys.shape[1], device=wide.device, dtype=wide.dtype)
+    def __init__(self, visits: Tensor, width: int, count: int) -> None:
+        """Empty notes for a memory with such visits, keys of this width (d_z), and so many candidates (C)."""
+        self.visits = torch.zeros_like(visits)
+        self.similarity = visits.new_full((count,), _NONE)
+        self.keys = visits.new_zeros(count, width)
         self._task = -1
 
     def clear(self) -> None:
@@ -71,12 +68,13 @@ def _least(values: Tensor, count: int) -> Tensor:
     return values.argmin(dim=0, keepdim=True) if count == 1 else values.sort(stable=True).indices[:count]
 
 
-class Note(NamedTuple):
-    """What one forward saw: the visits and the least similar inputs that its backward notes."""
+class BackwardStats(NamedTuple):
+    """What one forward saw, and its backward adds to the notes: the visits and the least similar inputs."""
 
-    memory: GrowingMemory | None
-    """None in compiled code, which cannot see whether gradients were dropped: there, notes end only with a step."""
-    kept: tuple[Tensor, Tensor, Tensor]
+    begin: Callable[[], None] | None
+    """Forgets notes that belong to gradients that are gone. None in compiled code, which cannot see whether they are:
+    there, notes end only with a step."""
+    notes: tuple[Tensor, Tensor, Tensor]
     """The memory's notes: visits, similarity and keys."""
     slots: Tensor
     """(N, k)"""
@@ -87,46 +85,34 @@ class Note(NamedTuple):
     keys: Tensor
     """Of the candidates (C, d_z)."""
 
-    def take(self) -> None:
-        """Add it to the memory's notes; called in a backward."""
-        if self.memory is not None:
-            self.memory.notes.begin(self.memory.U)
-        visits, similarity, keys = self.kept
+    def accumulate(self) -> None:
+        """Add them to the notes; called in a backward."""
+        if self.begin is not None:
+            self.begin()
+        visits, similarity, keys = self.notes
         visits.index_add_(0, self.slots.flatten(), self.share.flatten())
         merged = torch.cat([similarity, self.similarity]), torch.cat([keys, self.keys])
         for old, new in zip((similarity, keys), least(*merged, len(similarity)), strict=True):
             old.copy_(new)
 
 
-def note_of(memory: GrowingMemory, reading: Reading, z: Tensor) -> Note:
-    """What the call that read the controls z (N, d_z), N > 0, saw."""
-    notes = memory.notes
-    with torch.no_grad():
-        wide = notes.visits.dtype
-        nearest, length = reading.similarity[:, 0].to(wide), reading.length.to(wide)
-        found = candidates(z.detach().to(wide), length, nearest, len(notes.similarity))
-    owner = None if torch.compiler.is_compiling() else memory
-    kept = (notes.visits, notes.similarity, notes.keys)
-    return Note(owner, kept, reading.slots, reading.share.to(wide), *found)
-
-
-class _Noted(torch.autograd.Function):
-    """The identity; its backward takes a note, once per forward that is differentiated."""
+class _AttachStats(torch.autograd.Function):
+    """The identity; its backward accumulates statistics, once per forward that is differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, *note: Any) -> Tensor:
-        ctx.note = note
+    def forward(ctx: Any, y: Tensor, *stats: Any) -> Tensor:
+        ctx.stats = stats
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        if ctx.note is not None:
-            Note(*ctx.note).take()
-            ctx.note = None
-        return grad, *[None] * len(Note._fields)
+        if ctx.stats is not None:
+            BackwardStats(*ctx.stats).accumulate()
+            ctx.stats = None
+        return grad, *[None] * len(BackwardStats._fields)
 
 
-def noted(y: Tensor, noting: Callable[[], Note] | None) -> Tensor:
-    """y, whose backward takes this note; None: y."""
-    result: Any = y if noting is None else _Noted.apply(y, *noting())
+def attach_stats(y: Tensor, make_stats: Callable[[], BackwardStats] | None) -> Tensor:
+    """y, whose backward accumulates these statistics; None: y."""
+    result: Any = y if make_stats is None else _AttachStats.apply(y, *make_stats())
     return result

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..growing import GrowingPrograms
-from ..growing.layer import GrowingLayer
-from ..program.layer import Programs
+from ..layer.active import Composition
 from . import views
+from .clusters import clusters as find_clusters
 from .style import BLUE, MAP, VERMILION, WIDTH, styled
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def _bar(figure: Any, picture: Any, axis: Any, label: str) -> None:
 
 
 def _first(programs: Any) -> Any:
-    if isinstance(programs, Programs | GrowingPrograms):
+    if isinstance(programs, Composition):
         return programs
     raise ValueError(f"programs must be those of one layer, such as trace['fc'], got {type(programs).__name__}")
 
@@ -108,8 +107,7 @@ def _labels(labels: Any) -> Tensor | None:
 
 def _fits(programs: Any, argument: str, count: int) -> None:
     """One clear error if there is not one label, or one image, for each input."""
-    own = 1 if isinstance(programs, GrowingPrograms) else 2
-    leading = tuple((programs.slots if own == 1 else programs.u).shape[:-own])
+    leading = tuple(programs.reads()["u"].shape[:-2])
     try:
         views.attention(programs, inputs=count)
     except ValueError:
@@ -128,7 +126,7 @@ def _finite(values: Tensor) -> Tensor:
 
 
 @styled
-def programs(programs: Programs | GrowingPrograms, input: int | None = None) -> Figure:
+def programs(programs: Composition, input: int | None = None) -> Figure:
     """How programs are composed: attention of each component over the slots of U, V and S, and singular values.
 
     Args:
@@ -146,35 +144,38 @@ def programs(programs: Programs | GrowingPrograms, input: int | None = None) -> 
     if input is not None and not -count <= input < count:
         raise ValueError(f"input must be below {count}, the inputs of this call, got {input}")
     told = f"mean over {views.many(count, 'input')}" if input is None else f"input {input}"
-    if isinstance(programs, GrowingPrograms):
-        return _growing_programs(programs, input, told)
-    parts = {memory: getattr(programs, memory).detach().cpu().float().flatten(0, -3) for memory in KINDS}
-    rows = next(iter(parts.values()))
+    reads = {memory: values.detach().cpu().float().flatten(0, -3) for memory, values in programs.reads().items()}
+    rows = reads["u"]
+    if rows.shape[1] == 1:
+        return _by_input(programs, input, told)
     each = len(rows) // count
     chosen = slice(None) if input is None else slice(input % count * each, (input % count + 1) * each)
-    heats = {memory: values[chosen].mean(0) for memory, values in parts.items()}  # (r, P)
-    sigma = programs.sigma.detach().cpu().float().flatten(0, -2)[chosen].mean(0)  # (r,)
-    components = len(sigma)
+    heats = {memory: values[chosen].mean(0) for memory, values in reads.items()}  # (r, P)
+    components, sigma = rows.shape[1], getattr(programs, "sigma", None)
     figure = _new(min(7.0, 1.3 + 0.16 * max(components, 6)))
-    axes = figure.subplots(1, 4, width_ratios=[1, 1, 1, 0.7])
+    widths = [1.0] * len(heats) + [0.7] * (sigma is not None)
+    axes = figure.subplots(1, len(widths), width_ratios=widths)
     top = max(float(heat.max()) for heat in heats.values())
     for axis, (memory, heat) in zip(axes, heats.items(), strict=False):
         title, cmap = KINDS[memory]
         picture = _heat(axis, heat, cmap, top)
-        axis.set_title(title)
-        axis.set_xlabel("slot")
+        column, _, matrix = programs.title(memory).partition(" of ")
+        axis.set_title(matrix or title)
+        axis.set_xlabel(column)
         _names(axis, range(1, components + 1) if memory == "u" else [""] * components)
         figure.colorbar(picture, ax=axis, location="bottom", aspect=30, pad=0.02).outline.set_visible(False)
-    axes[0].set_ylabel("component, step by step")
-    axes[3].barh(range(components), sigma.numpy(), color="#009E73", height=0.7)
-    axes[3].set_ylim(components - 0.5, -0.5)
-    axes[3].set_yticks([])
-    axes[3].set_title("singular values σ")
+    axes[0].set_ylabel("component, step by step" if sigma is not None else "component")
+    if sigma is not None:
+        sigma = sigma.detach().cpu().float().flatten(0, -2)[chosen].mean(0)  # (r,)
+        axes[-1].barh(range(components), sigma.numpy(), color="#009E73", height=0.7)
+        axes[-1].set_ylim(components - 0.5, -0.5)
+        axes[-1].set_yticks([])
+        axes[-1].set_title("singular values σ")
     figure.suptitle(f"Attention over the slots, {told}", fontsize=10)
     return figure
 
 
-def _growing_programs(programs: GrowingPrograms, input: int | None, told: str) -> Figure:
+def _by_input(programs: Composition, input: int | None, told: str) -> Figure:
     """Which slots inputs use, in order of writing; inputs that use the same slot are neighbours."""
     use = views.attention(programs)  # (N, P)
     some = use[:: math.ceil(len(use) / MOST_ROWS)]
@@ -191,9 +192,7 @@ def _growing_programs(programs: GrowingPrograms, input: int | None, told: str) -
 
 
 @styled
-def usage(
-    programs: Programs | GrowingPrograms | Mapping[str, Any], labels: Tensor | None = None, memory: str = "u"
-) -> Figure:
+def usage(programs: Composition | Mapping[str, Any], labels: Tensor | None = None, memory: str = "u") -> Figure:
     """How much each slot is read: the mean attention over the inputs, as bars, or a row for each label.
 
     Args:
@@ -238,9 +237,8 @@ def usage(
             axis.set_xticks(_ticks(len(mean)))
             axis.set_ylabel("mean attention")
             axis.grid(axis="y")
-        growing = isinstance(layers[name], GrowingPrograms)
-        of = views.many(values.shape[1], "written slot" if growing else "slot")
-        of = of if growing else f"{of} of {KINDS[memory][0]}"
+        column, _, matrix = layers[name].title(memory).partition(" of ")
+        of = views.many(values.shape[1], column) + (f" of {matrix}" if matrix else "")
         bad = int((~kept[name]).sum())
         of += f"; {views.many(bad, 'input')} left out: not finite" if bad else ""
         axis.set_title(f"{name}: {of}" if name else of)
@@ -250,7 +248,7 @@ def usage(
 
 @styled
 def clusters(
-    programs: Programs | GrowingPrograms,
+    programs: Composition,
     inputs: Tensor | None = None,
     labels: Tensor | None = None,
     count: int | None = None,
@@ -283,7 +281,7 @@ def clusters(
     bad = int((~points.isfinite().all(1)).sum())
     if bad:
         raise ValueError(f"programs must be finite, got {views.many(bad, 'input')} of {len(points):,} with others")
-    found = views.clusters(points, count)
+    found = find_clusters(points, count)
     use = views.attention(programs, memory, rows)
     pictures = None if inputs is None else views.thumbnails(inputs)
     if pictures is not None and len(pictures) != len(use):
@@ -344,19 +342,18 @@ def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> 
         >>> before = layer.programs(x)  # then train
         >>> figure = nc.plot.drift([before, layer.programs(x)], steps=["before", "after"])
     """
-    if isinstance(usage, Mapping | Programs | GrowingPrograms | None):
+    if usage is None or isinstance(usage, Mapping | Composition):
         raise ValueError(f"usage must be a sequence, one entry for each moment, got {type(usage).__name__}")
     if isinstance(usage, Sequence) and any(isinstance(one, Mapping) for one in usage):
         raise ValueError("usage must be the programs of one layer, such as [before['fc'], after['fc']], got traces")
-    kinds = Programs, GrowingPrograms
-    if isinstance(usage, Sequence) and usage and isinstance(usage[0], kinds):
+    if isinstance(usage, Sequence) and usage and isinstance(usage[0], Composition):
         if any(type(one) is not type(usage[0]) for one in usage):
             told = ", ".join(dict.fromkeys(type(one).__name__ for one in usage))
             raise ValueError(f"usage must be of one layer at several moments, got {told}")
         read = [views.attention(one, memory) for one in usage]
         means = [values[_finite(values)].mean(0) for values in read]
         slots = [len(mean) for mean in means]
-        if isinstance(usage[0], Programs) and len(set(slots)) > 1:
+        if not usage[0].grows and len(set(slots)) > 1:
             raise ValueError(f"usage must be of one layer at several moments, got layers with {slots} slots")
         wide = max(slots)  # a growing layer has more slots later
         usage = torch.stack([torch.nn.functional.pad(mean, (0, wide - len(mean))) for mean in means])
@@ -382,7 +379,7 @@ def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> 
 
 
 @styled
-def growth(layer: GrowingLayer, programs: GrowingPrograms | None = None, labels: Tensor | None = None) -> Figure:
+def growth(layer: Any, programs: Any = None, labels: Tensor | None = None) -> Figure:
     """The slots of a growing layer: when they were written, how much training used them, which labels they serve.
 
     Args:
@@ -397,7 +394,7 @@ def growth(layer: GrowingLayer, programs: GrowingPrograms | None = None, labels:
     found = views.written(layer)
     count = len(found.slots)
     if programs is not None:
-        if not isinstance(programs, GrowingPrograms):
+        if not getattr(programs, "grows", False):
             raise ValueError(f"programs must be those of a growing layer, got {type(programs).__name__}")
         if int(programs.written) != count:
             raise ValueError(

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLACK, PURPLE, VERMILION, BLUE, SKY, GREEN = "#000000", "#CC79A7", "#D55E00", "#0072B2", "#56B4E9", "#009E73"
-"""From the palette of Okabe and Ito. In all figures Neurocoders are blue to green, other models purple and vermilion;
-grey is context."""
+BLUE, VERMILION = "#0072B2", "#D55E00"
+"""From the palette of Okabe and Ito."""
 MAP = "viridis"
 """Colour map of images: lightness grows with the value."""
 WIDTH = 9.5
@@ -41,14 +40,23 @@ Arguments = ParamSpec("Arguments")
 
 
 def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """A decorator: the function draws in this style, whatever the user's settings are."""
+    """A decorator: the function draws in the style of these figures, whatever the user's settings are.
+
+    Example:
+        >>> @nc.plot.styled
+        ... def draw(values):
+        ...     figure = Figure(figsize=(4, 3))
+        ...     figure.subplots().plot(values)
+        ...     return figure
+        >>> figure = draw([1, 2, 4])
+    """
 
     @functools.wraps(draw)
     def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
         try:
             import matplotlib
         except ImportError:
-            raise ImportError(f"{draw.__module__}.{draw.__name__} needs matplotlib: pip install matplotlib") from None
+            raise ImportError(f"the figure {draw.__name__!r} needs matplotlib: pip install matplotlib") from None
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(RC)

@@ -1,4 +1,4 @@
-"""What the slots of a layer are used for, as numbers: usage, inputs that share programs, drift, growth.
+"""What the slots of a layer are used for, as numbers: usage, drift, growth.
 
 `plot` draws these numbers as figures, the explorer as a page. Tensors come back on the CPU, in float32.
 """
@@ -12,39 +12,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..growing import GrowingPrograms
-from ..growing.layer import GrowingLayer
-from ..program.layer import Programs
+from ..layer.active import Composition
 
 MEMORIES = ("u", "v", "s")
-STILL = 1e-3
-"""Vectors that differ by less than this share of their norm count as equal."""
-ROUNDS, STARTS = 50, 4
-"""Of k-means."""
-SAMPLE = 2_000
-"""Of more inputs than this, a fixed sample finds the groups."""
-
-
-class Clusters(NamedTuple):
-    """Inputs that share programs: k groups of N vectors, the largest first."""
-
-    groups: Tensor
-    """Which group each input is in (N,)."""
-    centres: Tensor
-    """The mean vector of each group (k, D)."""
-    distance: Tensor
-    """Of each input to the centre of its group (N,); the smallest are the most typical ones."""
-    silhouette: float
-    """How clear the groups are, at most 1: from 0.5 on they are distinct, below 0.25 programs vary continuously."""
-
-    def typical(self, group: int, count: int | None = None) -> Tensor:
-        """The inputs nearest to the centre of a group, the nearest first (count,)."""
-        members = (self.groups == group).nonzero().flatten()
-        return members[self.distance[members].argsort(stable=True)][:count]
 
 
 class Written(NamedTuple):
-    """The n written slots of a growing layer, in order of writing."""
+    """The n written slots of a growing layer, in order of writing.
+
+    Example:
+        >>> nc.inspect.written(nc.GrowingLinear(8, 4)).slots
+        tensor([], dtype=torch.int64)
+    """
 
     slots: Tensor
     """Their places in the memory (n,)."""
@@ -81,41 +60,60 @@ def _by_input(values: Tensor, own: int, inputs: int | None) -> Tensor:
     return values.movedim(axes[0], 0).reshape(count, -1, *rest).mean(1)
 
 
-def attention(programs: Programs | GrowingPrograms, memory: str = "u", inputs: int | None = None) -> Tensor:
+def _reads(programs: Composition) -> dict[str, Tensor]:
+    """Attention over the slots of each memory (..., r, P)."""
+    if not isinstance(programs, Composition):
+        raise ValueError(f"programs must be those of a layer, as nc.record keeps them, got {type(programs).__name__}")
+    return programs.reads()
+
+
+def attention(programs: Composition, memory: str = "u", inputs: int | None = None) -> Tensor:
     """How strongly each input reads each slot, the mean over components (N, P).
 
     Args:
         programs: of one call; several programs for an input (positions of a sequence) are averaged.
         memory: `"u"`, `"v"` or `"s"`; a growing layer has one attention for all, over its P written slots.
         inputs: N, if it is not the first dimension; one dimension must have this size.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=10))
+        >>> nc.inspect.attention(layer.programs(torch.randn(32, 8)), "v").shape
+        torch.Size([32, 10])
     """
     if memory not in MEMORIES:
         raise ValueError(f"memory must be among {', '.join(MEMORIES)}, got {memory!r}")
-    if isinstance(programs, GrowingPrograms):
-        written = max(1, int(programs.written))
-        lost = programs.similarity.isnan().any(-1, keepdim=True).cpu()  # of inputs that are not finite
-        share = _plain(programs.share).masked_fill(lost, math.nan)
-        dense = share.new_zeros(*share.shape[:-1], written)
-        dense.scatter_add_(-1, programs.slots.cpu().clamp(max=written - 1), share)
-        return _by_input(dense, 1, inputs)
-    if not isinstance(programs, Programs):
-        raise ValueError(f"programs must be Programs or GrowingPrograms, got {type(programs).__name__}")
-    return _by_input(_plain(getattr(programs, memory)).mean(-2), 1, inputs)
+    read = _reads(programs)
+    return _by_input(_plain(read.get(memory, read["u"])).mean(-2), 1, inputs)
 
 
-def vectors(programs: Programs | GrowingPrograms, inputs: int | None = None) -> Tensor:
+def vectors(programs: Composition, inputs: int | None = None) -> Tensor:
     """What decides the program of each input (N, D): the attention of every component over the slots of U, V and S.
 
     Inputs with the same vector have the same program.
+
+    Args:
+        programs: of one call.
+        inputs: N, as in `attention`.
+
+    Example:
+        >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, steps=2, heads=3))
+        >>> nc.inspect.vectors(layer.programs(torch.randn(32, 8))).shape  # 3 memories, 6 components, 10 slots
+        torch.Size([32, 180])
     """
-    if isinstance(programs, GrowingPrograms):
-        return attention(programs, inputs=inputs)
-    parts = [_by_input(_plain(getattr(programs, memory)), 2, inputs).flatten(1) for memory in MEMORIES]
-    return torch.cat(parts, 1)
+    reads = _reads(programs)
+    if hasattr(programs, "vectors"):
+        return _by_input(_plain(programs.vectors()), 1, inputs)
+    return torch.cat([_by_input(_plain(values), 2, inputs).flatten(1) for values in reads.values()], 1)
 
 
 def by_label(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct labels (L,) in order, and the mean of the values (N, P) over the inputs of each (L, P)."""
+    """The distinct labels (L,) in order, and the mean of the values (N, P) over the inputs of each (L, P).
+
+    Example:
+        >>> nc.inspect.by_label(torch.tensor([[1.0], [0.0], [3.0]]), torch.tensor([7, 2, 7]))
+        (tensor([2, 7]), tensor([[0.],
+                [2.]]))
+    """
     try:
         labels = torch.as_tensor(labels).detach().cpu().flatten()
     except (TypeError, ValueError, RuntimeError):
@@ -126,99 +124,16 @@ def by_label(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return names, torch.stack([values[labels == name].mean(0) for name in names])
 
 
-def _means(points: Tensor, groups: Tensor, count: int) -> Tensor:
-    sums = points.new_zeros(count, points.shape[1]).index_add_(0, groups, points)
-    return sums / groups.bincount(minlength=count).clamp(min=1).unsqueeze(1)
-
-
-def _k_means(points: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, float]:
-    """Groups (N,) and the sum of squared distances; the start spreads centres by their distance (k-means++)."""
-    chosen = [int(torch.randint(len(points), (), generator=generator))]
-    for _ in range(count - 1):
-        nearest = torch.cdist(points, points[chosen]).amin(1) ** 2
-        weight = nearest if nearest.sum() > 0 else torch.ones_like(nearest)
-        chosen.append(int(torch.multinomial(weight, 1, generator=generator)))
-    centres, groups = points[chosen], None
-    for _ in range(ROUNDS):
-        now = torch.cdist(points, centres).argmin(1)
-        if groups is not None and torch.equal(now, groups):
-            break
-        groups, centres = now, _means(points, now, count)
-    assert groups is not None
-    return groups, float((points - centres[groups]).square().sum())
-
-
-def _silhouette(distances: Tensor, groups: Tensor) -> float:
-    """Mean over the inputs of (b - a) / max(a, b): a within the own group, b to the nearest other one; alone: 0."""
-    count = int(groups.max()) + 1
-    sizes = groups.bincount(minlength=count).to(distances)
-    sums = distances.new_zeros(len(groups), count).index_add_(1, groups, distances)
-    own = sizes[groups]
-    a = sums.gather(1, groups.unsqueeze(1)).squeeze(1) / (own - 1).clamp(min=1)
-    other = (sums / sizes).scatter(1, groups.unsqueeze(1), math.inf)
-    b = other.amin(1)
-    score = (b - a) / torch.maximum(a, b).clamp(min=1e-12)
-    return float(torch.where(own > 1, score, 0.0).mean())
-
-
-def clusters(points: Tensor, count: int | None = None, most: int = 10) -> Clusters:
-    """Groups of similar vectors, by k-means from fixed starts: the same vectors always give the same groups.
-
-    Args:
-        points: (N, D), such as `vectors(programs)`. Of more than 2,000, a fixed sample finds the groups and their
-            silhouette; the others join the nearest group.
-        count: how many groups; None: 2 to `most`, those with the largest mean silhouette, or one if all are equal.
-    """
-    points = _plain(points)
-    if points.dim() != 2 or not len(points):
-        raise ValueError(f"points must have shape (inputs, numbers), got {tuple(points.shape)}")
-    if isinstance(count, bool) or not isinstance(count, int | None):
-        raise ValueError(f"count must be a whole number, got {count!r}")
-    if count is not None and not 1 <= count <= len(points):
-        raise ValueError(f"count must be in 1..{len(points)}, the inputs, got {count}")
-    bad = int((~points.isfinite().all(1)).sum())
-    if bad:
-        raise ValueError(f"points must be finite, got {bad} of {len(points)} inputs with numbers that are not")
-    mean = points.mean(0)
-    spread = (points - mean).square().sum(1).mean().sqrt()
-    equal = bool(spread <= STILL * mean.norm().clamp(min=1e-12))
-    wanted = [count] if count is not None else [1] if equal else list(range(2, min(most, len(points) - 1) + 1)) or [1]
-    best, clearest = torch.zeros(len(points), dtype=torch.int64), -math.inf
-    if wanted != [1]:
-        near = points
-        if points.shape[1] > len(points):  # fewer numbers with the same distances
-            near = torch.linalg.qr((points - mean).double().mT, mode="r").R.mT.float()
-        sample = torch.arange(len(near))
-        if len(near) > SAMPLE:
-            sample = torch.randperm(len(near), generator=torch.Generator().manual_seed(0))[:SAMPLE].sort().values
-        found = near if max(wanted) > SAMPLE // 10 else near[sample]  # many groups need every input
-        distances = torch.cdist(near[sample], near[sample])
-    for number in wanted:
-        if number == 1:
-            continue
-        generator = torch.Generator().manual_seed(0)
-        part, _ = min((_k_means(found, number, generator) for _ in range(STARTS)), key=lambda one: one[1])
-        groups = part
-        if len(found) < len(near):
-            groups = torch.cdist(near, _means(found, part, number)[part.unique()]).argmin(1)
-        groups = groups.unique(return_inverse=True)[1]  # without empty ones
-        seen = groups[sample].unique(return_inverse=True)[1]
-        clear = _silhouette(distances, seen) if int(seen.max()) else 0.0
-        if clear > clearest:
-            best, clearest = groups, clear
-    order = best.bincount().argsort(descending=True, stable=True)
-    groups = order.argsort()[best]
-    centres = _means(points, groups, len(order))
-    distance = (points - centres[groups]).norm(dim=1)
-    return Clusters(groups, centres, distance, clearest if math.isfinite(clearest) else 0.0)
-
-
 def drift(usage: Tensor | Sequence[Any]) -> Tensor:
     """How much usage moved from each row to the next (T - 1,), from 0 (not at all) to 1 (to other slots entirely).
 
     Args:
         usage: mean attention over the slots, a row for each moment (T, P); each row is scaled to sum to one. The
             number is the total variation, half the sum of absolute differences.
+
+    Example:
+        >>> nc.inspect.drift([[1.0, 1.0], [2.0, 0.0], [2.0, 0.0]])
+        tensor([0.5000, 0.0000])
     """
     try:
         rows = _plain(torch.as_tensor(usage))
@@ -231,9 +146,19 @@ def drift(usage: Tensor | Sequence[Any]) -> Tensor:
     return rows.diff(dim=0).abs().sum(1) / 2
 
 
-def written(layer: GrowingLayer) -> Written:
-    """The written slots of a growing layer: which, when, how much visited."""
-    if not isinstance(layer, GrowingLayer):
+def written(layer: Any) -> Written:
+    """The written slots of a growing layer: which, when, how much visited.
+
+    Example:
+        >>> layer = nc.GrowingLinear(8, 4)
+        >>> optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+        >>> growth = nc.grow(layer, optimiser)
+        >>> layer(torch.randn(32, 8)).sum().backward()
+        >>> optimiser.step()
+        >>> nc.inspect.written(layer).born
+        tensor([0])
+    """
+    if not getattr(layer, "grows", False):
         raise ValueError(f"layer must be a growing layer, got {type(layer).__name__}")
     memory = layer.memory
     count = int(memory.written)
@@ -248,6 +173,10 @@ def thumbnails(inputs: Tensor, side: int = 32) -> Tensor | None:
     Args:
         inputs: (N, H, W) with H = W, (N, 1 or 3, H, W), (N, H * H) or (N, 3 * H * H), scaled by the smallest and
             largest number of all.
+
+    Example:
+        >>> nc.inspect.thumbnails(torch.rand(5, 28 * 28)).shape
+        torch.Size([5, 28, 28, 1])
     """
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs) or inputs.is_complex():
         return None

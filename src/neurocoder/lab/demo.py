@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from .data import mnist
-from .experiments.digits.attention import draw_grid
 from .experiments.digits.experiment import DigitsConfig
+from .experiments.digits.report import draw_grid
 from .records.files import obstacle
 from .records.record import Record
 from .report import style

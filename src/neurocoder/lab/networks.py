@@ -1,16 +1,24 @@
-"""LeNet (LeCun et al., 1998), wide enough for the paper's 2.1M parameters on 32 x 32 colour images."""
+"""Networks that more than one experiment uses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
-from .mlp import mlp
+
+def mlp(sizes: Sequence[int]) -> nn.Sequential:
+    """Linear layers of these sizes, from input to output, with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class LeNet(nn.Module):
-    """Two 5 x 5 convolutions, each with ReLU and 2 x 2 max pooling, and three dense layers: 1.98M for ten classes."""
+    """LeNet (LeCun et al., 1998), wide enough for the paper's 2.1M parameters on 32 x 32 colour images: two 5 x 5
+    convolutions, each with ReLU and 2 x 2 max pooling, and three dense layers; 1.98M for ten classes."""
 
     def __init__(self, classes: int, dense: Sequence[int] = (512, 256)) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -58,8 +58,30 @@ class ActiveProgram(NamedTuple):
         return weight + (1.0 if self.scale is None else self.scale.mean()) * R.flatten(1).mT
 
 
+@runtime_checkable
+class Composition(Protocol):
+    """What `layer.programs(x)` returns and `nc.record` keeps: how the programs of some inputs were composed.
+
+    Each kind may have a result type of its own. Views, plots and the explorer ask only this.
+    """
+
+    grows: Any
+    """Whether the memory may have more slots later."""
+
+    def reads(self) -> dict[str, Tensor]:
+        """How strongly each component reads each slot, by memory: "u" first (..., r, P), not negative."""
+
+    def title(self, memory: str) -> str:
+        """What the P columns of `reads` are, in the singular."""
+
+    def detach(self) -> Any:
+        """The same values, detached from the graph."""
+
+
 class Mixes(NamedTuple):
     """How the programs of some inputs combine the rows of U and V, for kinds without a result type of their own."""
+
+    grows = False
 
     matrix: Tensor
     """M (..., P, P)"""
@@ -67,8 +89,16 @@ class Mixes(NamedTuple):
     """g (..., 1); None: 1"""
 
     def reads(self) -> dict[str, Tensor]:
-        """What is read of each row of U, and written to each row of V (..., P, P)."""
-        return {"u": self.matrix.mT, "v": self.matrix}
+        """How much each row of V takes from each row of U, and the reverse (..., P, P)."""
+        return {"u": self.matrix.mT.abs(), "v": self.matrix.abs()}
+
+    def vectors(self) -> Tensor:
+        """What decides the program of each input (..., P * P): M with its signs."""
+        return self.matrix.flatten(-2)
+
+    def title(self, memory: str) -> str:
+        """What the columns of `reads` are."""
+        return f"row of {memory.upper()}"
 
     def detach(self) -> Mixes:
         """The same values, detached from the graph."""

@@ -52,6 +52,9 @@ class CodedLayer(nn.Module):
     undecayed: ClassVar[tuple[str, ...]] = ()
     """Attributes whose parameters an optimiser should not decay, besides biases."""
 
+    grows: ClassVar[bool] = False
+    """Whether the layer allocates slots as it learns."""
+
     name: str = ""
     """The layer's name in the model, if surgery put it there; for messages."""
     config: Config
@@ -188,6 +191,12 @@ class CodedLayer(nn.Module):
         """`M(z)` and `g(z)` of N controls z (N, d_z), with U and V: all that a kind has to say about its forward."""
         raise NotImplementedError
 
+    @property
+    def has_programs(self) -> bool:
+        """Whether the layer composes programs, which `programs` returns and `nc.record` keeps."""
+        kind = type(self)
+        return kind.compose is not CodedLayer.compose or kind.programs is not CodedLayer.programs
+
     def programs(self, x: Tensor, control: Tensor | None = None) -> Any:
         """How the programs of these inputs are composed; leading dimensions are the control's (or the input's)."""
         rows, leading = self.rows(x, self.resolve_control(control))
@@ -198,9 +207,10 @@ class CodedLayer(nn.Module):
 
     def record_programs(self, x: Tensor, control: Tensor | None) -> None:
         """Keep the programs of this call if `nc.record` asked for them."""
-        if self.recorded is not None:
+        recorder = self.recorded  # another thread may end its block meanwhile
+        if recorder is not None:
             with torch.no_grad():
-                self.recorded.append(self.programs(x, control).detach())
+                recorder.append(self.programs(x, control).detach())
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., *weight) of each input. For inspection: memory grows with the batch."""
@@ -238,10 +248,11 @@ class CodedLayer(nn.Module):
             wide = torch.promote_types(like.dtype, torch.float32)
             generator = torch.Generator().manual_seed(0)
             probes = torch.randn(PROBES, self.control_width, generator=generator, dtype=torch.float32).to(like)
-            found = self.compose(torch.cat([torch.zeros_like(probes[:1]), probes]))
-            weight, scale = found.weight(), found.scale
-            if not (weight == weight[:1]).all() or not (scale is None or (scale == scale[:1]).all()):
-                return None
+            first = self.compose(torch.zeros_like(probes[:1]))
+            weight, scale = first.weight(), first.scale
+            for other in map(self.compose, probes.split(1)):
+                if not torch.equal(weight, other.weight()) or (scale is not None and scale.ne(other.scale).any()):
+                    return None
             return weight[0].mT.to(wide), 1.0 if scale is None else scale[0, 0].to(wide)
 
     def constant_weight(self) -> Tensor | None:
@@ -360,16 +371,31 @@ class CodedLayer(nn.Module):
             )
 
 
-def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
-    """The coded layers of these modules by name, each once even if it is shared."""
-    found: dict[str, CodedLayer] = {}
+def each_coded_layer(*modules: nn.Module) -> Iterator[CodedLayer]:
+    """The coded layers of these modules, each once even if it is shared. No names, so it is quick in every step."""
     seen: set[int] = set()
     for module in modules:
-        for name, child in module.named_modules():
-            if hasattr(child, "original_module") and hasattr(child, "modules_to_save"):
+        for child in module.modules():
+            if "original_module" in child._modules and "modules_to_save" in child._modules:
                 # PEFT's wrapper trains a copy and keeps the original, which is not called.
-                seen.update(map(id, child.original_module.modules()))
+                seen.update(map(id, child.get_submodule("original_module").modules()))
             if isinstance(child, CodedLayer) and id(child) not in seen:
                 seen.add(id(child))
-                found[name if name not in found else f"{name}#{len(found)}"] = child
+                yield child
+
+
+def coded_layers(*modules: nn.Module) -> dict[str, CodedLayer]:
+    """The coded layers of these modules by name, each once even if it is shared.
+
+    Example:
+        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), "2", nc.ProgramConfig())
+        >>> {name: layer.config.slots for name, layer in nc.coded_layers(model).items()}
+        {'2': 30}
+    """
+    unnamed = {id(layer): layer for layer in each_coded_layer(*modules)}
+    found: dict[str, CodedLayer] = {}
+    for module in modules:
+        for name, child in module.named_modules():
+            if id(child) in unnamed:
+                found[name if name not in found else f"{name}#{len(found)}"] = unnamed.pop(id(child))
     return found

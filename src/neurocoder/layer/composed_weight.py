@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from ..ops.torch_private import tree_leaves
 
 if TYPE_CHECKING:
     from .base import CodedLayer

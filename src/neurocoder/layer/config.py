@@ -16,6 +16,19 @@ def whole(value: Any, low: int = 1) -> int | None:
     return int(value)
 
 
+def kind_of(config_type: type[Config]) -> str:
+    """What files call a configuration: the class name of one of ours, module and qualified name of a user's."""
+    module = config_type.__module__
+    is_ours = module.partition(".")[0] == __name__.partition(".")[0]
+    return config_type.__name__ if is_ours else f"{module}.{config_type.__qualname__}"
+
+
+def may_mean(kind: str, config_type: type[Config]) -> bool:
+    """Whether a file may mean this class: a user's may have moved to another module, which older files do not name."""
+    own = kind_of(config_type)
+    return kind == own or ("." in own and kind.rpartition(".")[2] == config_type.__name__)
+
+
 @dataclass(frozen=True)
 class Config:
     """The configuration of a coded layer. `owner` is its name in error messages.
@@ -31,16 +44,16 @@ class Config:
     owner: ClassVar[str] = "config"
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable dictionary; `kind` names the class."""
-        return {"kind": type(self).__name__, **dataclasses.asdict(self)}
+        """A JSON-serialisable dictionary; `kind` names the class, with its module if it is not one of the library."""
+        return {"kind": kind_of(type(self)), **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """The inverse of `to_dict`."""
         fields = dict(data)
         kind = fields.pop("kind", cls.__name__)
-        if kind != cls.__name__:
-            raise ValueError(f"{cls.owner}.kind must be {cls.__name__!r}, got {kind!r}")
+        if not may_mean(kind, cls):
+            raise ValueError(f"{cls.owner}.kind must be {kind_of(cls)!r}, got {kind!r}")
         unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             raise ValueError(f"{cls.__name__} has no field {', '.join(map(repr, unknown))}")

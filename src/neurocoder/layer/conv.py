@@ -23,6 +23,10 @@ class CodedConv(CodedLayer):
     """The geometry of a convolution, shared by the coded layers that replace `nn.ConvNd`; each image has one weight.
 
     Built with `nn.ConvNd`'s arguments in their order, then `config, control_dim=, device=, dtype=`.
+
+    Example:
+        >>> isinstance(nc.Conv1d(3, 6, 5), nc.CodedConv), isinstance(nc.GrowingConv2d(3, 6, 5), nc.CodedConv)
+        (True, True)
     """
 
     spatial: ClassVar[int]
@@ -193,7 +197,7 @@ class CodedConv(CodedLayer):
         return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
 
 
-def _arguments(layer: Any) -> tuple[Any, ...]:
+def _arguments(layer: Any) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]:
     """The arguments that `nn.ConvNd` builds this geometry from, in their order."""
     sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     return (*sizes, layer.groups, layer.bias is not None, layer.padding_mode)

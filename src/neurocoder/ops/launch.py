@@ -63,14 +63,13 @@ def capturing(tensor: Tensor) -> bool:
 class SideStream:
     """Each `with` block begins after all work so far; `join` makes the main stream wait for the blocks.
 
-    Tensors that a block reads or creates must live until `join`, since memory is reused in the order of one stream;
-    `keep` holds those that nothing else does. Concurrent side streams need different numbers.
+    Tensors that a block reads or creates must live until `join`, since memory is reused in the order of one stream.
+    Concurrent side streams need different numbers.
     """
 
     def __init__(self, tensor: Tensor, number: int = 0) -> None:
         self.stream: torch.cuda.Stream | None = None
         self.begun = False
-        self.kept: list[Tensor] = []
         if capturing(tensor):
             key = (tensor.device, number)
             self.stream = _streams.get(key) or _streams.setdefault(key, torch.cuda.Stream(tensor.device))
@@ -93,11 +92,6 @@ class SideStream:
         if self.stream is not None:
             torch.cuda.set_stream(self.main)
 
-    def keep(self, *tensors: Tensor) -> None:
-        """Hold tensors that a block reads until `join`; a no-op in line."""
-        if self.stream is not None:
-            self.kept.extend(tensors)
-
     def mark(self) -> torch.cuda.Event | None:
         """Mark the end of the side stream's work so far, for `await_mark`."""
         return None if self.stream is None else self.stream.record_event()
@@ -111,4 +105,3 @@ class SideStream:
         """Make the main stream wait for the blocks, if there were any."""
         if self.stream is not None and self.begun:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
-        self.kept.clear()

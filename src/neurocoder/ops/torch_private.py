@@ -6,21 +6,27 @@ versions that were tested.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 from torch.nn.modules import module as _module
+from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "BelowAutograd",
+    "all_hooks",
     "current_backward",
     "has_global_hooks",
     "has_hooks",
     "is_dispatched",
     "is_exporting",
     "is_transformed",
+    "tree_leaves",
 ]
 # BelowAutograd: a context in which operations skip autograd, which makes each one cheaper.
+# tree_leaves: the values in nested lists, tuples and dictionaries.
 
 
 def current_backward() -> int:
@@ -48,6 +54,14 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether a forward or backward hook is registered for this module."""
     forward = module._forward_hooks, module._forward_pre_hooks
     return any((*forward, module._backward_hooks, module._backward_pre_hooks))
+
+
+def all_hooks(module: nn.Module) -> list[Any]:
+    """The tables of all hooks of this module, its children and their parameters; a table may be empty or None."""
+    tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
+    for parameter in module.parameters():
+        tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
+    return tables
 
 
 def has_global_hooks() -> bool:

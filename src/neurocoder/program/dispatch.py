@@ -22,6 +22,7 @@ from .config import ProgramConfig
 
 if TYPE_CHECKING:
     from .layer import ProgramLayer
+    from .memory import Slots
 
 MAX_SLOTS, MAX_KEY, MAX_HIDDEN, MAX_MIX = 256, 16, 64, 16384
 _LIMITS = f"at most {MAX_SLOTS} slots, keys of {MAX_KEY}, {MAX_HIDDEN} hidden, and slots * components of {MAX_MIX}"
@@ -36,12 +37,17 @@ class CallSpec(NamedTuple):
     implementation: Literal["torch", "reference", "cpu", "triton", "operator"]
     """`operator`: the Triton kernels as one operator, in compiled and exported code"""
     program: ProgramConfig
-    dtype: torch.dtype | None = None
-    """Of the large products; the composition uses at least float32. None: no kernel runs."""
+    dtype: torch.dtype = torch.float32
+    """Of the large products of a kernel; the composition uses at least float32."""
     fused: bool = False
     """Whether the kernel also executes what it composes."""
     needs_backward: bool = True
     """Whether a backward may follow, which needs the state."""
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether forward and backward are hand-written."""
+        return self.implementation not in ("torch", "reference")
 
     @property
     def offset(self) -> int:
@@ -65,7 +71,7 @@ def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
     if layer.is_customised() or has_global_hooks():
         return torch_path
     if name in ("torch", "reference"):
-        return CallSpec(name, program)  # type: ignore[arg-type]  # narrowed by the line above
+        return CallSpec(name, program)
     if name == "triton":
         _require_triton(program, parameter)
     if parameter.is_meta or rows.is_meta or is_transformed():
@@ -109,13 +115,13 @@ def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
 
 def compose(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
     """The active programs of rows (N, control width), for a geometry to execute."""
-    if spec.dtype is not None:
+    if spec.has_kernel:
         attention, sigma, scale = _run(spec._replace(fused=False), layer, rows)
         slots, (u, v, _) = layer.memory, attention.to(spec.dtype)
         sigma, scale = sigma.to(spec.dtype), None if scale is None else scale.to(spec.dtype)
     else:
         slots = layer.memory()
-        u, v, sigma, gate = (_literal if spec.implementation == "reference" else _by_modules)(layer, rows, slots.keys)
+        u, v, sigma, gate = (_literal if spec.implementation == "reference" else _by_modules)(layer, rows, slots)
         scale = None if gate is None else sigma[:, -1:] * gate
     return ActiveProgram(slots.U, slots.V, partial(F.execute, u=u, v=v, sigma=sigma), scale)
 
@@ -126,17 +132,17 @@ def compose_and_execute(spec: CallSpec, layer: ProgramLayer, x: Tensor) -> Tenso
     return y
 
 
-def _by_modules(layer: ProgramLayer, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _by_modules(layer: ProgramLayer, rows: Tensor, slots: Slots) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Attention u, v (N, r, P), sigma (N, r) and the gate (N, 1), by the layer's modules under autograd."""
-    attention, gate = layer.controller(rows, keys)
+    attention, gate = layer.controller(rows, slots.keys)
     u, v, s = attention.weight.flatten(2, 3)
-    return u, v, F.singular_values(s, layer.memory.S), gate
+    return u, v, F.singular_values(s, slots.S), gate
 
 
-def _literal(layer: ProgramLayer, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _literal(layer: ProgramLayer, rows: Tensor, slots: Slots) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The same by the equations as the paper prints them, row by row."""
     if not len(rows):
-        return _by_modules(layer, rows, keys)
+        return _by_modules(layer, rows, slots)
     parameters = dict(layer.named_parameters())
     traces = [reference.compose(parameters, layer.config, z) for z in rows]
     u, v, _ = torch.stack([trace.attention for trace in traces], dim=1)

@@ -29,6 +29,8 @@ class Programs(NamedTuple):
         True
     """
 
+    grows = False
+
     u: Tensor
     """Attention w^u over M_U (..., r, P)."""
     v: Tensor
@@ -45,6 +47,14 @@ class Programs(NamedTuple):
     """Least-used attention l for u, v, s (..., 3, r, P)."""
     interpolation: Tensor
     """The gates sigmoid(g) between the two, for u, v, s (..., 3, r, P)."""
+
+    def reads(self) -> dict[str, Tensor]:
+        """The attention over the slots of each memory (..., r, P)."""
+        return {"u": self.u, "v": self.v, "s": self.s}
+
+    def title(self, memory: str) -> str:
+        """What the columns of `reads` are."""
+        return f"slot of $M_{memory.upper()}$"
 
     def detach(self) -> Programs:
         """The same values, detached from the graph."""

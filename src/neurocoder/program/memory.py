@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,6 @@ from ..distributed import is_sharded
 from ..layer.start import affine, orthonormal
 from . import functional as F
 from .config import ProgramConfig
-from .dispatch import fuses_orthogonality
 from .part import Part
 
 
@@ -87,29 +85,9 @@ class ProgramMemory(Part):
 
     def orthogonal_loss(self) -> Tensor:
         """`L_o` of this memory."""
-        return F.orthogonal_loss(_whole(self.U), _whole(self.V))
+        return F.orthogonal_loss(unsharded(self.U), unsharded(self.V))
 
 
-def _whole(slots: Any) -> Tensor:
+def unsharded(slots: Any) -> Tensor:
     """A slot matrix, gathered if FSDP has sharded it."""
     return slots.full_tensor() if is_sharded(slots) else slots
-
-
-def orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[Tensor]:
-    """The terms of `sum_i weight_i L_o(memory_i)`; on a GPU, all memories with one device and dtype form one term."""
-    terms: list[Tensor] = []
-    together: dict[tuple[torch.device, torch.dtype], list[tuple[ProgramMemory, float]]] = {}
-    for memory, weight in weighted:
-        own = type(memory).orthogonal_loss is ProgramMemory.orthogonal_loss
-        if own and fuses_orthogonality(memory.U, memory.V):
-            together.setdefault((memory.U.device, memory.U.dtype), []).append((memory, weight))
-        else:
-            loss = memory.orthogonal_loss()
-            terms.append(loss if weight == 1 else weight * loss)
-    if together:
-        from .kernels.orthogonality import OrthogonalLoss
-
-        for found in together.values():
-            slots = [_whole(tensor) for memory, _ in found for tensor in (memory.U, memory.V)]
-            terms.append(OrthogonalLoss.apply([weight for _, weight in found], *slots))
-    return terms

@@ -9,12 +9,13 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ..distributed import spread
+from ..distributed import wrapper_conflict
 from ..layer.base import CodedLayer
 from ..layer.checks import require_module
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
-from .registry import Kind, kind_for, plain_types_for
+from ..ops.torch_private import all_hooks
+from .registry import LayerSpec, kind_for, plain_types_for
 from .targets import Match, Target, Targets, described, modules_by_name, overview, select, type_name
 
 
@@ -25,7 +26,7 @@ class Replacement:
     names: tuple[str, ...]
     """All names of the layer; more than one if a module is used twice."""
     plain: nn.Module
-    kind: Kind
+    kind: LayerSpec
     config: Config
     before: int
     after: int
@@ -169,7 +170,7 @@ class _Survey:
             return "nn.MultiheadAttention multiplies by its out_proj.weight itself and would never call a coded layer"
         if parametrize.is_parametrized(module):
             return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
-        reason = spread(self.modules, name, "recode")
+        reason = wrapper_conflict(self.modules, name, "recode")
         if reason and any(True for _ in _own_parameters(module)):
             return reason
         kind = kind_for(module, config)
@@ -287,10 +288,7 @@ def _by_reason(skipped: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether this module has hooks, or a replaced `forward`, that its replacement would lose."""
-    tables = [table for part in module.modules() for key, table in vars(part).items() if key.endswith("_hooks")]
-    for parameter in module.parameters():
-        tables += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
-    return any(tables) or "forward" in vars(module)
+    return any(all_hooks(module)) or "forward" in vars(module)
 
 
 def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:

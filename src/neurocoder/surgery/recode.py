@@ -1,26 +1,20 @@
-"""Surgery on existing models: `recode` and `restore`. Everything is checked before anything changes."""
+"""Plain layers to coded ones: `recode`. Everything is checked before anything changes."""
 
 from __future__ import annotations
 
 import gc
-import inspect
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
-from ..distributed import spread
 from ..layer.base import CodedLayer, coded_layers
-from ..layer.checks import require_module
 from ..layer.config import Config
-from ..ops.compiled import run_uncompiled, uncompiled
-from .plan import has_hooks, plan
-from .registry import as_template
-from .targets import Model, Targets, described, modules_by_name, overview, select, type_name
+from ..ops.compiled import uncompiled
+from .plan import plan
+from .targets import Model, Targets, overview
 
 
 def recode(
@@ -127,163 +121,3 @@ def _holders(parameters: dict[int, str]) -> list[tuple[str, list[str]]]:
             if names:
                 found.append((type(thing).__name__, names))
     return found
-
-
-def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -> Model:
-    """Replace coded layers with plain ones, in place, and return the model.
-
-    A layer whose program is still the same for every input, as `recode` leaves it, gets its old weight back. Any other
-    gets the mean of its `W_t` over `data`, which passes through the model once, in eval mode.
-
-    Args:
-        model: any module that contains coded layers.
-        targets: which of them, as in `recode`; None: all. A suffix, glob or type skips other modules.
-        data: the model's input: a tensor, a tuple of arguments or a dictionary of keyword arguments; or a loader, which
-            is an iterable of these (lists count as tuples). The mean is over all inputs of all batches.
-
-    Example:
-        >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
-        >>> nc.restore(model, data=torch.randn(32, 8))
-        Sequential(
-          (0): Linear(in_features=8, out_features=4, bias=True)
-        )
-    """
-    require_module("model", model)
-    inner = uncompiled(model)
-    if isinstance(inner, CodedLayer):
-        raise ValueError("cannot restore the model itself in place: it is a coded layer; put it into a container")
-    _require_data(data)
-    modules = modules_by_name(inner)
-    names_of = _coded(modules, targets)
-    for layer, names in names_of.items():
-        reason = spread(modules, names[0], "restore")
-        if reason is None and has_hooks(layer):
-            reason = "it has hooks, which would be lost: remove them first"
-        if reason:
-            raise ValueError(f"cannot restore {names[0]!r}: {reason}")
-    weights = {layer: layer.constant_weight() for layer in names_of}
-    varying = {layer: names_of[layer][0] for layer, weight in weights.items() if weight is None}
-    if varying and data is None:
-        raise ValueError(
-            f"data must be given: the program of {', '.join(map(repr, varying.values()))} differs from input to input; "
-            "nc.restore(model, data=x) takes its mean over x"
-        )
-    if varying:
-        weights |= _mean_weights(inner, varying, data)
-    swap(inner, {tuple(names): _plain_with(layer, weights[layer]) for layer, names in names_of.items()})
-    return model
-
-
-def _coded(modules: dict[str, nn.Module], targets: Targets | None) -> dict[CodedLayer, list[str]]:
-    """The coded layers that the targets match, each with all of its names."""
-    names_of: dict[CodedLayer, list[str]] = {}
-    for name, module in modules.items():
-        if isinstance(module, CodedLayer):
-            names_of.setdefault(module, []).append(name)
-    if not names_of:
-        raise ValueError("model must have coded layers to restore, found none")
-    if targets is None:
-        return names_of
-    known = f"the coded layers are {overview(names[0] for names in names_of.values())}"
-    for one in targets if isinstance(targets, tuple | list) else [targets]:
-        if isinstance(one, Tensor | Mapping | DataLoader):
-            raise ValueError(
-                f"targets must be names, suffixes, globs, types or predicates, got {described(one)}: "
-                "for data write nc.restore(model, data=...)"
-            )
-    matched = select(modules, targets)
-    for name, matches in matched.items():
-        if any(match.explicit for match in matches) and not isinstance(modules[name], CodedLayer):
-            shown, kind = (repr(name) if name else "the model itself"), type_name(type(modules[name]))
-            raise ValueError(f"cannot restore {shown}: {kind} is not a coded layer; {known}")
-    meant = {layer: names for layer, names in names_of.items() if not matched.keys().isdisjoint(names)}
-    if not meant:
-        raise ValueError(f"targets matched no coded layer: {described(targets)}; {known}")
-    return meant
-
-
-def _plain_with(layer: CodedLayer, weight: Tensor | None) -> nn.Module:
-    """A plain layer with this weight and the coded layer's bias, mode and `requires_grad`."""
-    plain: Any = layer.to_plain()
-    assert weight is not None
-    with torch.no_grad():
-        plain.weight.copy_(weight)
-        if layer.bias is not None:
-            plain.bias.copy_(layer.bias)
-            plain.bias.requires_grad_(layer.bias.requires_grad)
-    frozen = [not parameter.requires_grad for parameter in layer.weight_parameters()]
-    plain.weight.requires_grad_(not (frozen and all(frozen)))
-    plain.train(layer.training)
-    return as_template(layer, plain)
-
-
-def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, Tensor | None]:
-    """The mean weight of each layer over all its calls in one pass through the data."""
-    sums: dict[CodedLayer, Tensor] = {}
-    counts: dict[CodedLayer, int] = dict.fromkeys(layers, 0)
-
-    def collect(layer: CodedLayer, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        mean, count = layer.mean_weight(*args, **kwargs)
-        if count:
-            part = count * mean.to(torch.promote_types(mean.dtype, torch.float32))
-            sums[layer] = sums[layer] + part if layer in sums else part
-            counts[layer] += count
-
-    handles = [layer.register_forward_hook(collect, with_kwargs=True) for layer in layers]
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), run_uncompiled():
-            for args, kwargs in _calls(data):
-                _require_fit(model, args, kwargs)
-                model(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in modes:
-            module.training = mode
-    idle = [name for layer, name in layers.items() if counts[layer] == 0]
-    if idle:
-        raise ValueError(
-            f"data must pass through every coded layer, but reached no input of {', '.join(map(repr, idle))}"
-        )
-    return {layer: sums[layer] / counts[layer] for layer in layers}
-
-
-_DATA = "a tensor, a tuple of arguments, a dictionary of keyword arguments, or an iterable of these"
-
-
-def _require_data(data: Any) -> None:
-    """Require what `_calls` takes."""
-    if data is not None and (isinstance(data, str | bytes | nn.Module) or not isinstance(data, Iterable)):
-        where = "; targets go before it: nc.restore(model, targets, data=x)" if isinstance(data, str) else ""
-        raise ValueError(f"data must be {_DATA}, got {data!r}{where}")
-
-
-def _calls(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments and keyword arguments for each call of the model."""
-    for batch in [data] if isinstance(data, Tensor | tuple | Mapping) else data:
-        if isinstance(batch, Tensor):
-            yield (batch,), {}
-        elif isinstance(batch, tuple | list):
-            yield tuple(batch), {}
-        elif isinstance(batch, Mapping):
-            yield (), dict(batch)
-        else:
-            raise ValueError(f"data must be {_DATA}, got a batch that is {type(batch).__name__}: wrap it as (batch,)")
-
-
-def _require_fit(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Require arguments that the model's forward accepts."""
-    try:
-        signature = inspect.signature(model.forward)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ValueError(
-            f"data must be what the model's forward takes: {error}. A tuple gives its arguments (several batches make "
-            "a list), a dictionary its keyword arguments; of (input, label) pairs take the inputs: "
-            "data=(x for x, _ in loader)"
-        ) from error

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..layer.base import CodedLayer
-from ..layer.config import Config
+from ..layer.config import Config, kind_of, may_mean
 from ..layer.linear import CodedLinear
 from .targets import described
 
 
-class Kind(NamedTuple):
+class LayerSpec(NamedTuple):
     """How plain layers of one type become coded ones."""
 
     coded_type: type[CodedLayer]
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
         return layer
 
 
-_registry: dict[tuple[type[nn.Module], type[Config]], Kind] = {}
+_registry: dict[tuple[type[nn.Module], type[Config]], LayerSpec] = {}
 
 
 def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, transposed: bool = False) -> None:
@@ -80,10 +80,10 @@ def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, trans
         raise ValueError(f"transposed must be True or False, got {transposed!r}")
     if transposed and not issubclass(coded_type, CodedLinear):
         raise ValueError(f"coded_type must be a subclass of neurocoder.CodedLinear if transposed, got {coded_type!r}")
-    _registry[plain_type, config_type] = Kind(coded_type, transposed)
+    _registry[plain_type, config_type] = LayerSpec(coded_type, transposed)
 
 
-def kind_for(plain: nn.Module, config: Config) -> Kind | None:
+def kind_for(plain: nn.Module, config: Config) -> LayerSpec | None:
     """The kind that replaces `plain` for this config, or None."""
     return _registry.get((type(plain), type(config)))
 
@@ -93,9 +93,12 @@ def plain_types_for(config: Config) -> list[type[nn.Module]]:
     return [plain for plain, config_type in _registry if config_type is type(config)]
 
 
-def config_types() -> dict[str, type[Config]]:
-    """The configurations of all registered kinds by name."""
-    return {config_type.__name__: config_type for _, config_type in _registry}
+def configs_named(kind: str) -> list[type[Config]]:
+    """The registered configurations that a file may mean by `kind`: more than one if only the class name is known."""
+    known = {kind_of(config_type): config_type for _, config_type in _registry}
+    if kind in known:
+        return [known[kind]]
+    return [config_type for config_type in known.values() if may_mean(kind, config_type)]
 
 
 def _as_linear(plain: Any) -> nn.Linear:

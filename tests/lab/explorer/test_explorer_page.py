@@ -54,7 +54,9 @@ def test_every_asset_is_in_the_page_and_in_the_package(text):
     assets = {path.name for path in export.ASSETS.iterdir()}
     assert assets == {f"{name}.js" for name in export.SCRIPTS} | {"page.html", "page.css"}
     pattern = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert {"lab/explorer/assets/*", "lab/explorer/*.safetensors"} <= set(pattern["package-data"]["neurocoder"])
+    assert {"lab/explorer/page/assets/*", "lab/explorer/page/*.safetensors"} <= set(
+        pattern["package-data"]["neurocoder"]
+    )
     assert not any(mark in text for mark in ("/* style */", "/* scripts */", "{ data }"))
 
 

@@ -7,6 +7,7 @@ import torch
 from server_helpers import build, inputs, study
 
 import neurocoder as nc
+from neurocoder.growing.capacity import set_capacity
 from neurocoder.lab.explorer.server.runs import Runs, natural, of_record, titles
 from neurocoder.lab.records.record import Record
 
@@ -30,7 +31,7 @@ def test_drift_over_checkpoints_is_that_of_the_saved_models(tmp_path):
         with torch.no_grad():
             model[1].controller.signal_bias.add_(0.3 * step)
             if step == 10:
-                nc.growing.resize.set_capacity(model[3], 8)
+                set_capacity(model[3], 8)
         nc.save(model, tmp_path / f"step-{step}")
         expected[f"step-{step}"] = model[1].programs(x.flatten(1)).u.mean((0, 1))
     (tmp_path / "step-11").mkdir()

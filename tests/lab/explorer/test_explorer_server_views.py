@@ -82,7 +82,7 @@ def test_a_growing_layer_tells_when_slots_were_written_and_what_they_serve():
 
 def test_one_input_and_the_way_to_another(found):
     x, _ = inputs()
-    alone = found.inspect({"layer": 0, "index": 4})
+    alone = found.inspect(0, 4)
     programs = found.model[1].programs(x[4].flatten().unsqueeze(0))
     parts = torch.stack([programs.u[0], programs.v[0], programs.s[0]])
     torch.testing.assert_close(torch.tensor(alone["attention"]), parts, atol=1e-5, rtol=0)
@@ -91,10 +91,10 @@ def test_one_input_and_the_way_to_another(found):
     assert 4 not in [index for index, _ in alone["nearest"]]
     chances = found.model(x[4:5]).detach().softmax(1)[0]
     assert alone["answer"][0] == [int(chances.argmax()), pytest.approx(float(chances.max()), abs=1e-4)]
-    start, end = (found.inspect({"layer": 0, "index": 4, "other": 5, "way": way}) for way in (0, 1))
+    start, end = (found.inspect(0, 4, 5, way) for way in (0, 1))
     assert start["attention"] == alone["attention"]
-    assert end["attention"] == found.inspect({"layer": 0, "index": 5})["attention"]
-    middle = found.inspect({"layer": 0, "index": 4, "other": 5, "way": 0.5})["attention"]
+    assert end["attention"] == found.inspect(0, 5)["attention"]
+    middle = found.inspect(0, 4, 5, 0.5)["attention"]
     mixed = found.model[1].programs(((x[4] + x[5]) / 2).flatten().unsqueeze(0))
     torch.testing.assert_close(torch.tensor(middle[0]), mixed.u[0], atol=1e-5, rtol=0)
 
@@ -105,7 +105,7 @@ def test_the_model_stays_as_it_is():
     modes = [module.training for module in model.modules()]
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = Study(model, gathered(inputs(), 512))
-    found.inspect({"layer": 1, "index": 0})
+    found.inspect(1, 0)
     assert [module.training for module in model.modules()] == modes
     assert sum(modes) == len(modes) - 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -171,12 +171,12 @@ def test_inputs_whose_programs_are_not_finite_are_told_and_left_out(found):
     assert sum(group["size"] for group in study.layer(0)["clusters"]["groups"]) == 27
     for place in (0, 1):
         valid(study.layer(place))
-        bad = valid(study.inspect({"layer": place, "index": 3}))
+        bad = valid(study.inspect(place, 3))
         assert (bad["nearest"], bad["group"], bad["note"]) == ([], None, "this program is not finite")
         assert bad["answer"][0][1] is None
     assert study.layer(1)["growth"]["slots"]
-    assert study.inspect({"layer": 0, "index": 3})["sigma"][0] is None
-    good = study.inspect({"layer": 0, "index": 0})
+    assert study.inspect(0, 3)["sigma"][0] is None
+    good = study.inspect(0, 0)
     assert good["note"] == ""
     assert not {3, 4, 10} & {index for index, _ in good["nearest"]}
     assert found.summary()["notes"] == []
@@ -205,7 +205,7 @@ def test_a_batch_that_is_not_the_first_dimension_is_found(length):
     expected = model.each.programs(x).u.mean((1, 2))
     by_label = torch.tensor(found.layer(0)["usage"]["by_label"])[0]
     torch.testing.assert_close(by_label, expected, atol=1e-5, rtol=0)
-    assert found.inspect({"layer": 0, "index": 2, "other": 2})["nearest"][0] == [2, pytest.approx(0, abs=1e-3)]
+    assert found.inspect(0, 2, 2)["nearest"][0] == [2, pytest.approx(0, abs=1e-3)]
 
 
 def test_programs_that_fit_no_input_are_refused():
@@ -260,9 +260,9 @@ def test_lists_of_whole_numbers_are_labels():
 def test_arguments_that_are_named_like_labels_stay_arguments():
     x, y = inputs()
     found = gathered({"input": x, "target": x.flatten(1), "y": torch.zeros(30), "labels": y}, 512)
-    assert set(found.one(0).named) == {"input", "target", "y"}
+    assert set(found.one(0).kwargs) == {"input", "target", "y"}
     assert found.labels.tolist() == y.tolist()
-    assert set(gathered({"target": x}, 512).one(0).named) == {"target"}
+    assert set(gathered({"target": x}, 512).one(0).kwargs) == {"target"}
 
 
 @pytest.mark.parametrize("form", ["tensor", "pair", "list", "loader", "dataset", "numpy", "generator", "dictionary"])
@@ -319,15 +319,15 @@ WRONG = {
     ("own_model:broken", "own_model:inputs"): "--model: own_model:broken failed: ZeroDivisionError: division by zero",
     ("own_model:plain", "own_model:inputs"): "--model has no coded layers: recode it first (nc.recode)",
     ("own_model:build", "own_model:other"): f"--model fails on --data {SHAPE}: ",
-    ("own_model:build", "own_model:number"): "--data own_model:number: it must be a tensor, (x, y), a dictionary or an",
-    ("own_model:build", "own_model:words"): "--data own_model:words: it must be a tensor, (x, y), a dictionary or an",
+    ("own_model:build", "own_model:number"): "--data own_model:number: data must be a tensor, a tuple of arguments, a",
+    ("own_model:build", "own_model:words"): "--data own_model:words: data must be a tensor, a tuple of arguments, a",
     ("own_model:build", "own_model:empty"): "--data own_model:empty: there must be at least one input, got none",
     ("own_model:build", "own_model:uneven"): "--data own_model:uneven: y must have one entry for each of the 4 inputs",
     (
         "own_model:build",
         "own_model:scalar",
     ): "--data own_model:scalar: a batch must be a tensor, (x, y) or a dictionary",
-    ("own_model:build", "own_model:objects"): "--data own_model:objects: a batch must be a tensor, (x, y) or a",
+    ("own_model:build", "own_model:objects"): "--data own_model:objects: data must be a tensor, a tuple of",
     ("own_model:build", "own_model:names"): "--data own_model:names: a dictionary must hold tensors",
     ("own_model:build", "own_model:broken"): "--data: own_model:broken failed: ZeroDivisionError: division by zero",
     ("own_model:build", "own_model:inputs", "--inputs", "0"): "--inputs must be at least 1, got 0",

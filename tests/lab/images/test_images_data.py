@@ -7,7 +7,7 @@ from PIL import Image
 
 from neurocoder.lab.data import cifar
 from neurocoder.lab.experiments.images import data as images_data
-from neurocoder.lab.experiments.images.augmentation import PAD, Draws, normalised, pictures, redraw, still
+from neurocoder.lab.experiments.images.augmentation import PAD, Draws, identity, normalised, pictures, redraw
 from neurocoder.lab.experiments.images.data import ImageStream, Labelled, division, load, read_folder
 from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig, training_data
 from neurocoder.lab.experiments.images.models import parse
@@ -37,7 +37,7 @@ def test_pictures_are_those_of_a_loop_over_pixels():
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (7, 9, 12, 3), dtype=torch.uint8, generator=generator)
     rows = torch.tensor([3, 0, 6, 3, 5, 1, 2, 4] * 5)
-    draws = still((40,), CPU)
+    draws = identity((40,), CPU)
     redraw(draws, "reflect", generator)
     assert {(0, 8), (8, 0)} <= {(int(a), int(b)) for a in draws.top for b in draws.left}  # the extremes occur
     found = pictures(images, rows, draws)
@@ -47,7 +47,7 @@ def test_pictures_are_those_of_a_loop_over_pixels():
 
 @pytest.mark.parametrize(("kind", "tops", "flips"), [("none", 1, 1), ("flip", 1, 2), ("reflect", 9, 2)])
 def test_draws_by_kind(kind, tops, flips):
-    draws = still((500,), CPU)
+    draws = identity((500,), CPU)
     before = [tensor.data_ptr() for tensor in draws]
     redraw(draws, kind, torch.Generator().manual_seed(0))
     assert [tensor.data_ptr() for tensor in draws] == before

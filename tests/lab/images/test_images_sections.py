@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from neurocoder.lab.data import cifar
-from neurocoder.lab.experiments.images.classes import CLASSES
+from neurocoder.lab.experiments.images.data import CLASSES
 from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig
 from neurocoder.lab.experiments.images.figures import COLOURS, OURS, columns_for
 from neurocoder.lab.experiments.images.models import DATASETS, MODELS, variants
 from neurocoder.lab.records.record import Record
 from neurocoder.lab.report.build import paper_numbers
 from neurocoder.lab.report.compare import configurations
-from neurocoder.lab.report.sections import Difference, Ours, UndrawableError
+from neurocoder.lab.report.sections import Estimate, PairedDifference, UndrawableError
 
 PAPER = paper_numbers()["images"]
 PARAMETERS = {"original": 100, "neurocoder": 120, "mixture": 900}
@@ -95,7 +95,7 @@ def test_table_2_has_mean_best_paired_difference_and_the_papers_numbers():
     assert original[3].values == [50, 51, 52]
     assert original[4:] == ["52.00 of 3", None, 52.06, None]
     assert mixture[5].values == [-1, -1, -1]
-    assert isinstance(neurocoder[5], Difference)
+    assert isinstance(neurocoder[5], PairedDifference)
     assert neurocoder[5].values == [2, 2, 2]
     assert neurocoder[4] == "99.00 of 4"
     assert neurocoder[6:] == [54.86, "+2.80"]
@@ -108,8 +108,8 @@ def test_directions_of_the_search_have_a_table_of_their_own():
     assert [row[2] for row in table(runs, "Test accuracy").rows] == ["original", "original, wider", "Neurocoder"]
     rows = table(runs, "Where conditional programs might pay more").rows
     assert [row[2] for row in rows] == ["original", "Neurocoder as in the paper", "sharpness 10"]
-    assert rows[0][3:] == ["1.00", Ours([50.0, 51.0]), None, None]
-    assert rows[2][3:] == ["1.30", Ours([53.0, 54.0]), Difference([3.0, 3.0]), Difference([1.0, 1.0])]
+    assert rows[0][3:] == ["1.00", Estimate([50.0, 51.0]), None, None]
+    assert rows[2][3:] == ["1.30", Estimate([53.0, 54.0]), PairedDifference([3.0, 3.0]), PairedDifference([1.0, 1.0])]
     assert [section.title for section in sections(runs)][1] == "Search directions"
     (plot,) = sections(runs)[1].plots
     (axis,) = plot.draw().axes
@@ -209,9 +209,9 @@ def test_changes_by_class_come_largest_first_with_a_column_for_each_network():
     assert found.headings[1:] == [
         *("MLP, original, %", "MLP, change in points", "LeNet, original, %", "LeNet, change in points"),
     ]
-    lenet = ["80.0", Difference([-1.0], 1)]
-    assert found.rows[0] == ["automobile", "50.0", Difference([10.0, 11.0], 1), *lenet]
-    assert found.rows[-1] == ["deer", "50.0", Difference([-5.0, -4.0], 1), *lenet]
+    lenet = ["80.0", PairedDifference([-1.0], 1)]
+    assert found.rows[0] == ["automobile", "50.0", PairedDifference([10.0, 11.0], 1), *lenet]
+    assert found.rows[-1] == ["deer", "50.0", PairedDifference([-5.0, -4.0], 1), *lenet]
 
 
 def test_of_a_hundred_classes_the_extremes_are_shown_by_name():
@@ -220,7 +220,7 @@ def test_of_a_hundred_classes_the_extremes_are_shown_by_name():
     assert [row[1] for row in found.rows] == [
         *("worm", "woman", "wolf", "willow-tree", "whale", "beaver", "bear", "baby", "aquarium-fish", "apple"),
     ]
-    assert found.rows[0][2:] == ["50.0", Difference([49.0], 1)]
+    assert found.rows[0][2:] == ["50.0", PairedDifference([49.0], 1)]
     assert "MLP: 49 classes gain, 50 lose" in found.caption
 
 
@@ -234,7 +234,7 @@ def test_agreement_with_the_original_of_the_same_seed():
     runs += [record("cifar10-mlp-original", 1, predictions="01020909")]
     runs += [record("cifar10-mlp-neurocoder", seed, predictions="01020308") for seed in (0, 1, 2)]
     (row,) = table(runs, "Same prediction").rows
-    assert row[2:] == ["Neurocoder", Ours([75.0, 50.0], 1), "50.0 (1 pair)"]
+    assert row[2:] == ["Neurocoder", Estimate([75.0, 50.0], 1), "50.0 (1 pair)"]
     runs += [record("cifar10-mlp-original", 2, predictions="01020304")]
     assert table(runs, "Same prediction").rows[0][4] == "66.7 (3 pairs)"
 

@@ -64,8 +64,7 @@ def test_acting_and_learning_see_the_same_states_over_rollouts_and_episodes():
             reward, done, mask = rollout.numbers[1:].unbind(1)
             assert (done <= mask).all()
             assert (reward == mask).all()
-            rollout.turn()
-            rollout.turned()
+            rollout.start_next()
             acted, full = [], full + 1
         first = rollout.observation[rollout._row, :, 0] == 0  # of an episode
         rollout.act()

@@ -17,10 +17,9 @@ from PIL import Image
 pytest.importorskip("gymnasium")
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS
-from neurocoder.lab.experiments.atari.experiment import Atari, load_agent
+from neurocoder.lab.experiments.atari.experiment import Atari, load_agent, parse, variants
 from neurocoder.lab.experiments.atari.figures import band, learning_curves
 from neurocoder.lab.experiments.atari.report import claim, scores
-from neurocoder.lab.experiments.atari.variants import parse, variants
 from neurocoder.lab.report.build import paper_numbers
 from neurocoder.lab.rl import Settings, human_normalised
 from neurocoder.lab.rl.play import Options, play

@@ -16,7 +16,9 @@ COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
 PAIR = LAYERS[:2]
 GROWN = ("linear", "growing")
-BASELINES = ("linear", "plain")
+PATHS = ("torch", "cpu")
+"""Implementations of one layer, the names that `nc.backend` knows."""
+BASELINES = ("linear", "plain", "torch")
 """Contenders that ratios are relative to."""
 OURS = ("program", "recoded", "growing")
 """Contenders that targets are about."""
@@ -55,6 +57,11 @@ class Case:
     """The size that grows, and its values."""
     against: str | None = None
     """Source folder of an earlier version of the library, the contender `earlier`."""
+
+    @property
+    def family(self) -> str:
+        """`growth` or `path`; of another case, its name."""
+        return self.name.partition("-")[0] if self.axis else self.name
 
     def at(self, point: int | None) -> Case:
         """The case with another value of its axis."""
@@ -120,6 +127,17 @@ def growth(base: Case, **ranges: tuple[int, int]) -> list[Case]:
     return [replace(base, name=f"growth-{axis}", axis=axis, points=points[axis]) for axis in ranges]
 
 
+def paths() -> list[Case]:
+    """Two implementations over the number of steps, for a small, a middle and a large layer."""
+    both = groups("float32", ["eager"], BOTH, PATHS)
+    layers = {(784, 10): SMALL, (256, 256): program(16, 1, 2, 32), (1024, 1024): program(30, 1, 3, 32)}
+    return [
+        Case(f"path-{d_in}x{d_out}-{batch}", (d_in, d_out), batch, config, both, axis="steps", points=(1, 2, 3, 5))
+        for (d_in, d_out), config in layers.items()
+        for batch in (32, 256)
+    ]
+
+
 SMALL = program(6, 5, 1, hidden=8, residual=False)
 GROWING = nc.GrowingConfig(slots=1000, max_slots=1000)
 
@@ -138,6 +156,7 @@ def cpu_cases() -> list[Case]:
         Case("784x10-single", (784, 10), 1, SMALL, single, threads=1),
         Case("1024x1024-single", (1024, 1024), 1, program(30, 5, 3, 32), single, threads=1),
         *growth(base, slots=(4, 64), steps=(1, 8), heads=(1, 8), width=(128, 2048), batch=(16, 1024)),
+        *paths(),
     ]
 
 

@@ -1,76 +1,94 @@
-"""Benchmark program layers against plain ones, or build the report from the records."""
+"""`neurocoder bench`: benchmark program layers against plain ones, or build the report from the records."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Literal
 from unittest import mock
 
 import torch
+import tyro
 
 from ..records import environment
-from . import prepare, records, report, tables
+from . import records, report
 from .cases import BOTH, COMPILED, Case, cases, settings
-from .measure import Log, measure_case
+from .measure import Log, compile_kernels, measure_case
+from .tables import MODES
 
-SKIPPABLE = ("growth", "float32", "bfloat16", *tables.MODES, *BOTH)
-
-
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse and check the command line."""
-    parser = argparse.ArgumentParser(prog="neurocoder bench", description=(__doc__ or "").strip())
-    add = parser.add_argument
-    add("--device", choices=report.DEVICES, default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--quick", action="store_true", help="only small cases, less time each; to results/bench-quick")
-    add("--cases", nargs="+", metavar="CASE", help="only these")
-    add("--skip", nargs="+", choices=SKIPPABLE, default=[], metavar="WHAT", help=f"any of {', '.join(SKIPPABLE)}")
-    add("--again", action="store_true", help="measure finished cases again")
-    add("--against", metavar="SRC", help="compare with the library in this source folder; to results/bench-pairs")
-    add("--output", type=Path, help="folder for the records (default: results/bench)")
-    add("--report", action="store_true", help="only build the page from the records")
-    add("--docs", type=Path, default=Path("docs"), help="folder for the page and its images")
-    chosen = parser.parse_args(argv)
-    if chosen.device == "cuda" and not (torch.cuda.is_available() or chosen.report):
-        parser.error("--device must be cpu where there is no GPU, got cuda")
-    known = cases(chosen.device, chosen.quick)
-    for name in chosen.cases or ():
-        if name not in known:
-            parser.error(f"--cases must be among {', '.join(known)}, got {name}")
-    if chosen.against and not Path(chosen.against, "neurocoder", "__init__.py").is_file():
-        parser.error(f"--against must be a folder with the package neurocoder, got {chosen.against}")
-    folder = "bench-pairs" if chosen.against else "bench-quick" if chosen.quick else "bench"
-    chosen.output = chosen.output or Path("results", folder)
-    return chosen
+SKIPPABLE = ("growth", "path", "float32", "bfloat16", *MODES, *BOTH)
 
 
-def wanted(chosen: argparse.Namespace) -> Iterator[Case]:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Benchmark program layers against plain ones, or build the report from the records."""
+
+    device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
+    """Device to measure on."""
+    quick: bool = False
+    """Only small cases, less time each; to results/bench-quick."""
+    cases: Annotated[tuple[str, ...], tyro.conf.arg(metavar="CASE ...", help_behavior_hint="(default: all)")] = ()
+    """Only these."""
+    skip: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(metavar="WHAT ...", help=f"Any of {', '.join(SKIPPABLE)}.", help_behavior_hint="(default: none)"),
+    ] = ()
+    again: bool = False
+    """Measure finished cases again."""
+    against: Annotated[Path | None, tyro.conf.arg(metavar="SRC")] = None
+    """Compare with the library in this source folder; to results/bench-pairs."""
+    output: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: results/bench)")] = None
+    """Folder for the records."""
+    report: bool = False
+    """Only build the page from the records."""
+    docs: Path = Path("docs")
+    """Folder for the page and its images."""
+
+    def __post_init__(self) -> None:
+        if self.device == "cuda" and not (torch.cuda.is_available() or self.report):
+            raise ValueError("--device must be cpu where there is no GPU, got cuda")
+        for option, given, known in (
+            ("--cases", self.cases, tuple(cases(self.device, self.quick))),
+            ("--skip", self.skip, SKIPPABLE),
+        ):
+            if unknown := [name for name in given if name not in known]:
+                raise ValueError(f"{option} must be among {', '.join(known)}, got {unknown[0]}")
+        if self.against and not (self.against / "neurocoder" / "__init__.py").is_file():
+            raise ValueError(f"--against must be a folder with the package neurocoder, got {self.against}")
+
+    @property
+    def records(self) -> Path:
+        """The folder for the records."""
+        folder = "bench-pairs" if self.against else "bench-quick" if self.quick else "bench"
+        return self.output or Path("results", folder)
+
+
+def wanted(options: Options) -> Iterator[Case]:
     """The cases to measure, without what is skipped."""
-    for name, case in cases(chosen.device, chosen.quick).items():
-        groups = [group for group in case.groups if not set(group[:3]) & set(chosen.skip)]
-        if chosen.quick:  # compilation takes longest
+    for name, case in cases(options.device, options.quick).items():
+        groups = [group for group in case.groups if not set(group[:3]) & set(options.skip)]
+        if options.quick:  # compilation takes longest
             groups = [g._replace(contenders=g.contenders[:2]) if g.mode in COMPILED else g for g in groups]
-        if chosen.against:
+        if options.against:
             pairs = ("linear", "program", "earlier")
-            groups = [g._replace(contenders=pairs) for g in groups if "program" in g.contenders]
-        skipped = case.axis and (chosen.against or "growth" in chosen.skip)
-        if groups and not skipped and name in (chosen.cases or [name]):
-            yield dataclasses.replace(case, groups=tuple(groups), against=chosen.against)
+            groups = [g._replace(contenders=pairs) for g in groups if "program" in g.contenders and not case.axis]
+        if groups and case.family not in options.skip and name in (options.cases or [name]):
+            against = str(options.against) if options.against else None
+            yield dataclasses.replace(case, groups=tuple(groups), against=against)
 
 
-def measure(chosen: argparse.Namespace, log: Log) -> bool:
+def measure(options: Options, log: Log) -> bool:
     """Make the missing records; returns whether every contender was correct."""
-    device, file = chosen.device, chosen.output / f"{chosen.device}.jsonl"
+    device, file = options.device, options.records / f"{options.device}.jsonl"
     found, todo = records.read(file), []
-    for case in wanted(chosen):
+    for case in wanted(options):
         old = found.get(case.name)
-        if old is None or chosen.again or not records.covers(old, case):
+        if old is None or options.again or not records.covers(old, case):
             todo.append(case)
         else:
             log(f"{case.name}: finished {old['started']} on {old['hardware']}; --again repeats it")
@@ -79,14 +97,13 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
     log("{hardware}, torch {torch}, commit {commit:.12}, load {load}".format_map(machine))
     torch.backends.cuda.matmul.allow_tf32 = True
     if device == "cuda":
-        points = [case.at(point) for case in todo for point in case.points or [None]]
         log("compiling kernels")
-        prepare.compile_kernels(points)
+        compile_kernels([case.at(point) for case in todo for point in case.points or [None]])
     if any(group.mode in COMPILED for case in todo for group in case.groups):  # start the compiler
         torch.compile(torch.nn.Linear(2, 2, device=device))(torch.ones(1, 2, device=device)).sum().backward()
         torch.compiler.reset()
     for case in todo:
-        how = settings(device, chosen.quick, growth=case.axis is not None)
+        how = settings(device, options.quick, growth=case.family == "growth")
         begun, started = time.perf_counter(), datetime.now(UTC)
         found[case.name] = {
             "device": device,
@@ -98,37 +115,32 @@ def measure(chosen: argparse.Namespace, log: Log) -> bool:
             "wall_seconds": round(time.perf_counter() - begun, 3),
         }
         records.write(file, found)
-    print("\n\n".join(report.layers(found, device)))
+    print("\n\n".join([*report.layers(found, device), *report.paths(found)]))
     return all(records.sound(found[case.name]) for case in todo)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(options: Options) -> int:
     """Run the command; returns the exit status."""
-    chosen = arguments(argv)
     begun = time.perf_counter()
 
     def log(line: str) -> None:
         print(f"[{time.perf_counter() - begun:6.1f} s] {line}", flush=True)
 
-    if chosen.report:
-        found = {device: records.read(chosen.output / f"{device}.jsonl") for device in report.DEVICES}
+    if options.report:
+        found = {device: records.read(options.records / f"{device}.jsonl") for device in report.DEVICES}
         if not any(found.values()):
-            log(f"no records under {chosen.output}: measure first")
+            log(f"no records under {options.records}: measure first")
             return 1
-        log(f"{report.write({k: v for k, v in found.items() if v}, chosen.docs)} written")
+        log(f"{report.write({k: v for k, v in found.items() if v}, options.docs)} written")
         return 0
     try:
         with (
             tempfile.TemporaryDirectory(prefix="neurocoder-bench-", ignore_cleanup_errors=True) as folder,
             mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder, TRITON_CACHE_DIR=folder),
         ):  # nothing is compiled yet, so that first calls are true first calls
-            right = measure(chosen, log)
+            right = measure(options, log)
     except KeyboardInterrupt:
-        log(f"interrupted; finished records are under {chosen.output}, and the same command continues from there")
+        log(f"interrupted; finished records are under {options.records}, and the same command continues from there")
         return 130
     log("done" if right else "a contender was wrong or failed, see above")
     return 0 if right else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

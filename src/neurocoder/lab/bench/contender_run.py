@@ -13,8 +13,10 @@ from torch.nn.functional import cross_entropy
 
 import neurocoder as nc
 
+from ..networks import mlp
+from ..train.capture import captured
 from .cases import COMPILED, Group
-from .contenders import Contenders, mlp, randomise_zeros
+from .contenders import Contenders, randomise_zeros
 
 INPUT = "(input)"
 BOUNDS = {"float32": 1e-3, "bfloat16": 3e-2}
@@ -30,7 +32,7 @@ ONE_GRADIENT, NEGLIGIBLE = 0.5, 1e-3
 Some are small differences of large numbers, so only gross errors show."""
 
 
-class Refused(Exception):
+class WrongResult(Exception):
     """A contender whose result is wrong."""
 
 
@@ -44,19 +46,19 @@ def difference(found: Tensor | None, exact: Tensor) -> float:
 def within(bound: float, name: str, off: float, size: float) -> dict[str, float]:
     """The relative error by name, if it is within the bound; a NaN never is."""
     if not off / size <= bound:
-        raise Refused(f"relative error of {name} is {off / size:.2g}, over the bound of {bound:g}")
+        raise WrongResult(f"relative error of {name} is {off / size:.2g}, over the bound of {bound:g}")
     return {name: off / size}
 
 
 def close(bound: float, name: str, found: Tensor | None, exact: Tensor) -> dict[str, float]:
-    """The relative error of one tensor; raises `Refused`."""
+    """The relative error of one tensor; raises `WrongResult`."""
     return within(bound, name, difference(found, exact), float(exact.double().norm()))
 
 
 def close_gradients(
     found: Mapping[str, Tensor | None], exact: Mapping[str, Tensor], dtype: str, factor: float = GRADIENTS
 ) -> dict[str, float]:
-    """The error of all parameters' gradients together, as one vector; raises `Refused`."""
+    """The error of all parameters' gradients together, as one vector; raises `WrongResult`."""
     off = {name: difference(found.get(name), target) for name, target in exact.items()}
     size = {name: float(target.double().norm()) for name, target in exact.items()}
     total = math.hypot(*size.values())
@@ -80,7 +82,7 @@ class Run:
         raise NotImplementedError
 
     def check(self) -> dict[str, float]:
-        """Run once and compare; returns the relative errors or raises `Refused`."""
+        """Run once and compare; returns the relative errors or raises `WrongResult`."""
         raise NotImplementedError
 
     def __call__(self) -> tuple[Tensor, ...]:
@@ -95,8 +97,7 @@ class Run:
                 self.work()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.empty_cache()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with captured(stream) as graph:
             outputs = self.work()
         self.held = self.gradients()
         for tensor in (*outputs, *self.held.values()):
@@ -157,7 +158,7 @@ class LayerRun(Run):
         gradients = dict(self.gradients())
         self.grad.copy_(before)
         if not bool(y.isfinite().all()):
-            raise Refused("outputs are not finite")
+            raise WrongResult("outputs are not finite")
         errors = close(self.bound, "outputs", y[rows], self.subject.y)
         x_grad = gradients.pop(INPUT)
         if self.training:
@@ -173,7 +174,9 @@ class StepRun(Run):
     def __init__(self, name: str, group: Group, contenders: Contenders) -> None:
         case, device = contenders.case, contenders.settings.device
         torch.manual_seed(contenders.settings.seed)
-        module = mlp(case, coded=name == "recoded")
+        module: nn.Module = mlp(case.widths)
+        if name == "recoded":
+            nc.recode(module, "*", case.program)
         randomise_zeros(module)
         super().__init__(name, module.to(device), group, device)
         self.x, self.labels = contenders.x, torch.randint(case.widths[-1], (case.batch,)).to(device)
@@ -206,5 +209,5 @@ class StepRun(Run):
         errors |= close_gradients(self.gradients(), targets, self.group.dtype, STACKED_GRADIENTS)
         for name, old in before.items():
             if name in targets and torch.equal(old, self.leaves[name]):
-                raise Refused(f"the step does not move {name}")
+                raise WrongResult(f"the step does not move {name}")
         return errors

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
+import sys
 from collections.abc import Callable
-from itertools import pairwise
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +19,7 @@ from torch.nn.functional import linear, normalize
 import neurocoder as nc
 from neurocoder.growing import reference as growing
 
-from .against import package
-from .cases import GIB, MIXTURE, STORED, Case, Settings
+from .cases import GIB, MIXTURE, PATHS, STORED, Case, Settings
 
 TITLES = {
     "linear": "nn.Linear",
@@ -28,7 +31,11 @@ TITLES = {
     "growing": "nc.GrowingLinear",
     "plain": "plain MLP",
     "recoded": "recoded MLP",
+    "torch": "torch path",
+    "cpu": "hand-written CPU path",
 }
+EARLIER = "neurocoder_earlier"
+"""Today's name of an earlier version of the library."""
 
 
 class Skip(Exception):
@@ -48,6 +55,19 @@ class Materialising(nn.Module):
         return y if self.layer.bias is None else y + self.layer.bias.to(y.dtype)
 
 
+class OnePath(nn.Module):
+    """A layer under `nc.backend`. It shares its layer's parameters."""
+
+    def __init__(self, layer: nn.Module, path: str) -> None:
+        super().__init__()
+        self.layer, self.path = layer, path
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, d_in) -> (N, d_out)"""
+        with nc.backend(self.path):
+            return self.layer(x)
+
+
 class Subject(NamedTuple):
     """A contender of a case, and its expected results for some inputs."""
 
@@ -56,6 +76,18 @@ class Subject(NamedTuple):
     y: Tensor  # (n, d_out)
     x_grad: Tensor  # (n, d_in)
     grads: dict[str, Tensor]  # of the parameters, when only these inputs have a gradient
+
+
+@cache
+def package(folder: str) -> ModuleType:
+    """The package `neurocoder` of another source folder, under a name of its own beside today's."""
+    file = Path(folder, "neurocoder", "__init__.py")
+    spec = importlib.util.spec_from_file_location(EARLIER, file, submodule_search_locations=[str(file.parent)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[EARLIER] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def randomise_zeros(module: nn.Module) -> None:
@@ -147,6 +179,8 @@ class Contenders:
             layer = self.subject("program").module
             assert isinstance(layer, nc.Linear)
             return Materialising(layer)
+        if name in PATHS:
+            return OnePath(self.subject("program").module, name)
         config: Any = self.case.program
         kinds: dict[str, Callable[[], nn.Module]] = {
             "linear": lambda: nn.Linear(d_in, d_out),
@@ -169,7 +203,7 @@ class Contenders:
         affordable = max(1, 2**22 // (self.case.widths[0] * self.case.widths[1]))  # the reference is slow
         count = min(affordable, self.settings.check_rows, self.case.batch)
         twin = copy.deepcopy(module).double()
-        layer = twin.layer if isinstance(twin, Materialising) else twin
+        layer: Any = twin.layer if isinstance(twin, Materialising | OnePath) else twin
         with nc.backend("torch"):
             with torch.no_grad():
                 rows = margin(layer, self.x[:256].double()).topk(count).indices
@@ -195,17 +229,5 @@ class Contenders:
         fields = {field.name for field in dataclasses.fields(library.ProgramConfig)}
         config = library.ProgramConfig(**{k: v for k, v in dataclasses.asdict(layer.config).items() if k in fields})
         module: nn.Module = library.Linear(layer.in_features, layer.out_features, program=config)
-        # A parameter's name may have had a dot where it has an underscore today.
-        names = {name.replace(".", "_"): name for name in module.state_dict()}
-        module.load_state_dict({names[name.replace(".", "_")]: value for name, value in layer.state_dict().items()})
-        grads = {names[name.replace(".", "_")]: grad for name, grad in today.grads.items()}
-        return today._replace(module=module.to(self.settings.device).eval(), grads=grads)
-
-
-def mlp(case: Case, coded: bool) -> nn.Module:
-    """The MLP of a training step, plain or with all its layers coded."""
-    layers: list[nn.Module] = []
-    for d_in, d_out in pairwise(case.widths):
-        layers += [nn.Linear(d_in, d_out), nn.ReLU()]
-    plain = nn.Sequential(*layers[:-1])
-    return nc.recode(plain, "*", case.program) if coded else plain
+        module.load_state_dict(layer.state_dict())
+        return today._replace(module=module.to(self.settings.device).eval())

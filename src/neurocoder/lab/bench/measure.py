@@ -4,18 +4,50 @@ from __future__ import annotations
 
 import gc
 import math
+import multiprocessing
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from itertools import pairwise
 from statistics import median
 
 import torch
+from torch import nn
+
+import neurocoder as nc
 
 from .cases import COMPILED, Case, Group, Settings
-from .contender_run import LayerRun, Refused, Run, StepRun
+from .contender_run import LayerRun, Run, StepRun, WrongResult
 from .contenders import TITLES, Contenders, Skip
 from .tables import Entry, baseline, cell
 
 Log = Callable[[str], None]
+
+
+def _compile(case: Case) -> None:
+    """One forward and backward of the case's program layers in each dtype."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    for d_in, d_out in pairwise(case.widths):
+        layer = nc.recode(nn.Sequential(nn.Linear(d_in, d_out, device="cuda")), "*", case.program)
+        for dtype in sorted({group.dtype for group in case.groups}):
+            x = torch.randn(case.batch, d_in, device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
+            with torch.autocast("cuda", torch.bfloat16, enabled=dtype == "bfloat16"):
+                with torch.inference_mode():
+                    layer(x)
+                y = layer(x)
+            y.sum().backward()
+    torch.cuda.synchronize()
+
+
+def compile_kernels(cases: Iterable[Case]) -> None:
+    """Compile the GPU kernels in parallel: one after the other they take two minutes.
+
+    They stay in Triton's cache on disk; a case that fails here compiles when it is measured.
+    """
+    distinct = list({(case.program, case.widths, case.batch): case for case in cases}.values())
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        wait([pool.submit(_compile, case) for case in distinct])
 
 
 def seconds_per_call(run: Run, calls: int) -> float:
@@ -105,7 +137,7 @@ def ready(name: str, group: Group, contenders: Contenders, entry: Entry) -> Run 
         entry.update(status="skipped", reason=str(reason))
     except (torch.OutOfMemoryError, MemoryError):
         entry.update(status="skipped", reason="out of memory")
-    except Refused as reason:
+    except WrongResult as reason:
         entry.update(status="refused", reason=str(reason))
     except Exception as exception:  # one broken contender must not cost the others their measurement
         lines = str(exception).strip().splitlines() or [""]

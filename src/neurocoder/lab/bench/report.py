@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..records.files import replacing
-from .cases import BASELINES, OURS
+from .cases import AXES, BASELINES, BOTH, OURS, PATHS
+from .contenders import TITLES
 from .tables import MODES, Entry, Record, markdown, notes, short, spread, table
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
@@ -101,21 +102,90 @@ def layers(found: Mapping[str, Record], device: str) -> list[str]:
     """What was measured of each layer, as blocks of Markdown."""
     blocks = []
     for name, record in found.items():
-        if record["case"]["axis"] is None:
+        if not record["case"]["axis"]:
             entries, made = record["measurements"], f"{origin(record)}; {record['wall_seconds']:.0f} s."
             blocks += [f"### {name} on {DEVICES[device]}", about(record), table(entries), *notes(entries), made]
     return blocks
 
 
+def paths(found: Mapping[str, Record]) -> list[str]:
+    """The implementations of one layer side by side, as blocks of Markdown."""
+    records = [record for name, record in found.items() if name.startswith("path")]
+    rows = []
+    for record in records:
+        case, entries = record["case"], [entry for entry in record["measurements"] if entry["status"] == "measured"]
+        for point in case["points"]:
+            row = [
+                "{}x{}, P={slots} H={heads}".format(*case["widths"], **case["program"]),
+                str(case["batch"]),
+                str(point),
+            ]
+            for direction in BOTH:
+                same = [entry for entry in entries if (entry["point"], entry["direction"]) == (point, direction)]
+                times = {entry["contender"]: spread(entry, 1e3) for entry in same}
+                row += [f"{short(times[path].median)} ms" if path in times else "" for path in PATHS]
+                row.append(times["torch"].over(times["cpu"]).shown("x") if len(times) == len(PATHS) else "")
+            rows.append(row)
+    if not rows:
+        return []
+    parts = [f"{direction}: {part}" for direction in BOTH for part in (*PATHS, "gain")]
+    return [
+        "### The hand-written CPU path against the torch path",
+        'The same layer, eager, in turns: `nc.backend("torch")` runs its modules under autograd, `nc.backend("cpu")` '
+        "the hand-written forward and backward passes. A gain above 1 means that these are faster. J is the number of "
+        "steps.",
+        markdown(["layer", "batch", "J", *parts], rows),
+        *notes([entry for record in records for entry in record["measurements"]]),
+        f"{'; '.join(dict.fromkeys(map(origin, records)))}; {sum(record['wall_seconds'] for record in records):.0f} s.",
+    ]
+
+
+def _panel(axis: Any, record: Record) -> None:
+    """One size: a line for each contender, its quartiles shaded."""
+    from ..report.style import BLACK, BLUE, VERMILION  # needs matplotlib, which measuring does not
+
+    case = record["case"]
+    lines = {"linear": (BLACK, "o"), "program": (BLUE, "s"), "materialising": (VERMILION, "^")}
+    for name, (colour, marker) in lines.items():
+        found = [e for e in record["measurements"] if e["contender"] == name and e["status"] == "measured"]
+        points, times = [entry["point"] for entry in found], [spread(entry, 1e3) for entry in found]
+        axis.plot(points, [t.median for t in times], color=colour, marker=marker, ms=4, label=TITLES[name])
+        axis.fill_between(points, [t.low for t in times], [t.high for t in times], color=colour, alpha=0.2)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xticks(case["points"], [str(point) for point in case["points"]], fontsize=7)
+    axis.minorticks_off()
+    base = {**case["program"], "width": case["widths"][0], "batch": case["batch"]}
+    axis.axvline(base[case["axis"]], color="0.6", lw=0.8, ls=":")
+    axis.set_xlabel(AXES[case["axis"]])
+    axis.grid(alpha=0.25)
+
+
+def _draw(growth: Sequence[Record], stem: Path) -> None:
+    """Time against each size, on logarithmic axes, as PNG and SVG."""
+    from matplotlib.figure import Figure
+
+    from ..report.style import save
+
+    figure = Figure(figsize=(14, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(growth), sharey=True, squeeze=False)[0]
+    for axis, record in zip(axes, growth, strict=True):
+        _panel(axis, record)
+    axes[0].set_ylabel("forward and backward, ms")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), fontsize=9, frameon=False)
+    figure.suptitle(f"{growth[0]['hardware']}; dotted: the base case", x=0.01, ha="left", fontsize=10)
+    for kind in (".png", ".svg"):
+        save(figure, stem.with_suffix(kind), dpi=130)
+
+
 def growth(found: Mapping[str, Record], device: str, docs: Path) -> list[str]:
     """How the cost grows, as blocks of Markdown; draws the figure."""
-    axes = [record for record in found.values() if record["case"]["axis"] is not None]
+    axes = [record for name, record in found.items() if name.startswith("growth")]
     if not axes:
         return []
-    from .figure import draw  # needs matplotlib, which measuring does not
-
     image, sizes = f"images/bench-{device}-growth.png", "P, J, H, width and batch"
-    draw(axes, docs / image)
+    _draw(axes, docs / image)
     return [
         f"### Growth on {DEVICES[device]}",
         f"Forward and backward, eager, float32; each panel changes one size of the base case, {about(axes[0])}",
@@ -133,7 +203,7 @@ def write(found: Mapping[str, Mapping[str, Record]], docs: Path) -> Path:
     targets = [target_row(target, entries.get((target.device, target.case), [])) for target in TARGETS]
     blocks = [head, MARK, markdown(["device", "case", "mode", "bar", "aim", "measured", ""], targets)]
     for device, records in found.items():
-        blocks += [f"## {DEVICES[device]}", *layers(records, device), *growth(records, device, docs)]
+        blocks += [f"## {DEVICES[device]}", *layers(records, device), *paths(records), *growth(records, device, docs)]
     with replacing(page) as temporary:
         temporary.write_text("\n\n".join(blocks) + "\n")
     return page

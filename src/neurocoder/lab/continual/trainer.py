@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from .evaluation import accuracy_on, device_of, width
 from .methods import Method
-from .methods.base import trainable
+from .methods.base import require_whole, trainable
 from .pool import Part, Pool, permutation
-from .state import copied
 from .step import Step
 from .tasks import Task
 
@@ -68,8 +67,8 @@ class Trainer:
         if any(method.state_dict().values()):
             raise ValueError("method must be new, got one that has learned tasks: its anchors are another model's")
         self.model, self.method = model, method
-        self.batch, self.epochs = _whole("batch", batch, 1), _whole("epochs", epochs, 1)
-        self.seed = _whole("seed", seed, 0)
+        self.batch, self.epochs = require_whole("batch", batch, 1), require_whole("epochs", epochs, 1)
+        self.seed = require_whole("seed", seed, 0)
         self.tasks = list(tasks)
         self.task = 0
         """How many tasks are learned: the index of the current one."""
@@ -204,8 +203,12 @@ class Trainer:
             torch.cuda.set_rng_state(state["device_generator"], device)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    """Require a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return value
+def copied(state: Any, device: torch.device | str) -> Any:
+    """A copy of nested dicts and lists on this device, which shares no tensor with the original."""
+    if isinstance(state, Tensor):
+        return state.detach().to(device, copy=True).contiguous()
+    if isinstance(state, dict):
+        return {key: copied(value, device) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [copied(value, device) for value in state]
+    return state

@@ -67,10 +67,9 @@ def serve(options: Options) -> int:
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
         raise ValueError(f"explore --model needs {', '.join(missing)}: pip install 'neurocoder[explorer]'")
-    from neurocoder.inspect import views
-
     from .server.app import Server
     from .server.inputs import load_inputs, load_model
+    from .server.layer import many
     from .server.runs import Runs
     from .server.study import Study
 
@@ -88,8 +87,8 @@ def serve(options: Options) -> int:
             "address can read what your model does with your data",
             file=sys.stderr,
         )
-    layers, seen = views.many(len(study.layers), "coded layer"), views.many(inputs.total, "input")
-    print(f"{layers}, {seen}. Open this address; Ctrl-C ends it.")
+    seen = f"{many(len(study.layers), 'coded layer')}, {many(inputs.total, 'input')}"
+    print(f"{seen}. Open this address; Ctrl-C ends it.")
     print(server.address, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         server.run()

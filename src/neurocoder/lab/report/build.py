@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from ...version import __version__
+from neurocoder import __version__
+
 from ..experiments import EXPERIMENTS, Experiment, load
 from ..records import store
 from ..records.files import obstacle, replacing
@@ -85,7 +86,7 @@ def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
             for record in store.records(folder, experiment.name, lambda line: warn(f"{line}; left out")):
                 if found.setdefault(store.key(record), record) is not record:
                     warn(f"{folder} repeats {record.variant} seed {record.seed} of another folder; left out")
-        records = once([found[key] for key in sorted(found)], experiment.effective, warn)
+        records = deduplicate([found[key] for key in sorted(found)], experiment.effective, warn)
         presets = dict.fromkeys([*experiment.presets, *(record.preset for record in records)])
         for preset in options.presets or presets:
             if own := [record for record in records if record.preset == preset]:
@@ -93,7 +94,7 @@ def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
     return groups
 
 
-def once(records: Sequence[Record], effective: Effective, warn: Callable[[str], None]) -> list[Record]:
+def deduplicate(records: Sequence[Record], effective: Effective, warn: Callable[[str], None]) -> list[Record]:
     """The records without repetitions of a run by another loop or on another device: a seed counts once."""
     kept: dict[Any, list[Record]] = {}
     for record in records:

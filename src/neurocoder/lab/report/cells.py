@@ -6,24 +6,24 @@ import math
 import re
 from collections.abc import Sequence
 
-from .sections import Cell, Difference, Ours, Table
+from .sections import Cell, Estimate, PairedDifference, Table
 from .statistics import summary
 
 BLANK = "–"
 LEGEND = (
     "Ours: mean ± standard deviation over n seeds (95% t-interval of the mean, n). Differences are paired by seed; "
-    "bold: the interval leaves out 0. –: not measured or not stated."
+    "bold: the 95% interval excludes zero. –: not measured or not stated."
 )
 
 
-def ours(cell: Ours) -> tuple[str, str]:
+def ours(cell: Estimate) -> tuple[str, str]:
     """The number, and what follows it in brackets."""
     broken = sum(not math.isfinite(value) for value in cell.values)
     if broken:
         return "not finite", f"({broken} of n={len(cell.values)})"
     if not cell.values:
         return BLANK, ""
-    found, sign = summary(cell.values), "+" if isinstance(cell, Difference) else ""
+    found, sign = summary(cell.values), "+" if isinstance(cell, PairedDifference) else ""
 
     def number(value: float, sign: str = sign) -> str:
         return f"{value:{sign}z,.{cell.digits}f}"
@@ -36,12 +36,12 @@ def ours(cell: Ours) -> tuple[str, str]:
 
 def brief(values: Sequence[float], digits: int) -> str:
     """Mean ± standard deviation, for tables that give n elsewhere."""
-    return ours(Ours(values, digits))[0]
+    return ours(Estimate(values, digits))[0]
 
 
-def clear(cell: Cell) -> bool:
-    """Whether it is a difference whose interval leaves out zero."""
-    if not isinstance(cell, Difference) or len(cell.values) < 2 or not all(map(math.isfinite, cell.values)):
+def excludes_zero(cell: Cell) -> bool:
+    """Whether it is a difference whose 95% interval excludes zero."""
+    if not isinstance(cell, PairedDifference) or len(cell.values) < 2 or not all(map(math.isfinite, cell.values)):
         return False
     low, high = summary(cell.values).interval or (0, 0)
     return low > 0 or high < 0
@@ -52,7 +52,7 @@ def text(cell: Cell) -> str:
     match cell:
         case None:
             return BLANK
-        case Ours():
+        case Estimate():
             return " ".join(filter(None, ours(cell)))
         case int():
             return f"{cell:,}"

@@ -99,7 +99,7 @@ def panel(name: str, settings: str) -> str:
     return f"{name}\n{fill(settings, LETTERS)}" if settings else name
 
 
-def apart(rows: Rows) -> tuple[Settings, Rows]:
+def factor_out_shared(rows: Rows) -> tuple[Settings, Rows]:
     """The settings that all rows share, and the rows without them; a single row keeps its own."""
     first = rows[0][0].items() if len(rows) > 1 else ()
     shared = {name: value for name, value in first if all(settings.get(name) == value for settings, _ in rows)}
@@ -109,7 +109,7 @@ def apart(rows: Rows) -> tuple[Settings, Rows]:
 
 def section(rows: Rows, preset: Mapping[str, Any], variants: Sequence[str], metric: str) -> Section:
     """Mean and standard deviation of a metric, with its unit chosen so that small numbers can be read."""
-    shared, own = apart(rows)
+    shared, own = factor_out_shared(rows)
     names = {name for settings, _ in own for name in settings}
     if len(names) == 1 and names <= set(preset):  # one setting varies: say its value in every row
         own = [({name: settings.get(name, preset[name]) for name in names}, runs) for settings, runs in own]

@@ -7,9 +7,9 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from .cells import LEGEND, clear, numeric, ours, text
+from .cells import LEGEND, excludes_zero, numeric, ours, text
 from .chapter import Chapter, Picture, slug
-from .sections import Cell, Ours, Section, Table
+from .sections import Cell, Estimate, Section, Table
 
 TITLE = "Neurocoder: our results and the paper's"
 STYLE = """
@@ -47,8 +47,8 @@ def words(plain: str) -> str:
 
 def box(content: Cell, kind: str) -> str:
     """A cell, its interval below the number."""
-    number, rest = ours(content) if isinstance(content, Ours) else (text(content), "")
-    shown = f"<strong>{words(number)}</strong>" if clear(content) else words(number)
+    number, rest = ours(content) if isinstance(content, Estimate) else (text(content), "")
+    shown = f"<strong>{words(number)}</strong>" if excludes_zero(content) else words(number)
     return f"<td{kind}>{shown}" + (f'<span class="interval">{rest}</span>' if rest else "") + "</td>"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .cells import LEGEND, clear, numeric, text
+from .cells import LEGEND, excludes_zero, numeric, text
 from .chapter import Chapter, Picture
 from .sections import Cell, Section, Table
 
@@ -20,9 +20,9 @@ def escape(words: str) -> str:
 
 
 def box(cell: Cell) -> str:
-    """A cell; a clear difference is bold."""
+    """A cell; bold if it is a difference whose interval excludes zero."""
     shown = escape(text(cell)).replace("|", "\\|")
-    return f"**{shown}**" if clear(cell) else shown
+    return f"**{shown}**" if excludes_zero(cell) else shown
 
 
 def grid(table: Table) -> list[str]:

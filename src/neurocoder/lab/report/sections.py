@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ours:
+class Estimate:
     """A result of ours, one value per seed; reports print mean, standard deviation, n and 95% interval."""
 
     values: Sequence[float]
@@ -19,11 +19,11 @@ class Ours:
     """Decimals to print."""
 
 
-class Difference(Ours):
-    """A paired difference, one value per seed; printed with its sign, bold if its interval leaves out zero."""
+class PairedDifference(Estimate):
+    """A paired difference, one value per seed; printed with its sign, bold if its 95% interval excludes zero."""
 
 
-Cell = str | int | float | None | Ours
+Cell = str | int | float | None | Estimate
 """None is a blank: not measured, or not published. Integers get thousands separators, floats are the paper's."""
 
 

@@ -33,10 +33,14 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(n, mean, std, (mean - half, mean + half))
 
 
+def metric_by_seed(records: Iterable[Record], metric: str) -> dict[int, float]:
+    """A metric after the last step of one variant's records that have it, ordered by seed."""
+    return dict(sorted((r.seed, r.metrics[metric]) for r in records if metric in r.metrics))
+
+
 def by_seed(records: Iterable[Record], variant: str, metric: str) -> dict[int, float]:
     """A variant's metric after the last step, ordered by seed."""
-    found = {r.seed: r.metrics[metric] for r in records if r.variant == variant and metric in r.metrics}
-    return dict(sorted(found.items()))
+    return metric_by_seed((record for record in records if record.variant == variant), metric)
 
 
 def differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""The figures of the lab, in the style of all figures: how they are made, rendered and saved."""
+"""The figures of the lab, in the style of `nc.plot`: how they are made, rendered and saved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image  # comes with matplotlib
 
-from ...inspect.style import BLACK, BLUE, GREEN, MAP, PURPLE, RC, SKY, VERMILION, WIDTH, styled
+from neurocoder.plot import styled
+
 from ..records.files import replacing
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "MAP",
     "METADATA",
     "PURPLE",
-    "RC",
     "SKY",
     "VERMILION",
     "WIDTH",
@@ -30,6 +30,13 @@ __all__ = [
     "styled",
 ]
 
+BLACK, PURPLE, VERMILION, BLUE, SKY, GREEN = "#000000", "#CC79A7", "#D55E00", "#0072B2", "#56B4E9", "#009E73"
+"""From the palette of Okabe and Ito. In all figures Neurocoders are blue to green, other models purple and vermilion;
+grey is context."""
+MAP = "viridis"
+"""Colour map of images: lightness grows with the value."""
+WIDTH = 9.5
+"""Of every figure, in inches."""
 METADATA: Any = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 """No dates and no versions: the same figure gives the same bytes."""
 

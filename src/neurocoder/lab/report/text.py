@@ -9,9 +9,9 @@ from rich.rule import Rule
 from rich.table import Table as Grid
 from rich.text import Text
 
-from .cells import clear, numeric, ours, text
+from .cells import excludes_zero, numeric, ours, text
 from .chapter import Chapter
-from .sections import Ours, Table
+from .sections import Estimate, Table
 
 
 def grid(table: Table, intervals: bool = True) -> Grid:
@@ -21,8 +21,10 @@ def grid(table: Table, intervals: bool = True) -> Grid:
     for column, heading in enumerate(table.headings):
         made.add_column(Text(heading), justify="right" if numeric(table, column) else "left", overflow="fold")
     for row in table.rows:
-        words = (text(cell) if intervals or not isinstance(cell, Ours) else ours(cell)[0] for cell in row)
-        made.add_row(*(Text(word, "bold" if clear(cell) else "") for word, cell in zip(words, row, strict=True)))
+        words = (text(cell) if intervals or not isinstance(cell, Estimate) else ours(cell)[0] for cell in row)
+        made.add_row(
+            *(Text(word, "bold" if excludes_zero(cell) else "") for word, cell in zip(words, row, strict=True))
+        )
     return made
 
 

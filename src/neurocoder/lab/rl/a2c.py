@@ -8,19 +8,42 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..train.capture import Captured
 from .agent import Agent
-from .environments import for_training
+from .environments import Episode, for_training
 from .flat import Flat, rmsprop
-from .reports import STATISTICS, Reports
-from .rollout import Autocast, Rollout, difference
+from .rollout import Autocast, Rollout, compute_gradients
 from .settings import Settings
+
+STATISTICS = ("loss", "entropy", "value_error", "gradient_norm")
 
 
 def part_seed(seed: int, part: int, place: int) -> int:
     """Of environments: for each seed of a run, each part of it between interruptions, and each group or worker."""
     return (seed * 1_000_003 + part * 10_007 + place * 100_003) % 2**31
+
+
+class Reports:
+    """What both trainers report between two calls: finished episodes, and means over updates."""
+
+    _episodes: list[Episode]
+    _totals: Tensor
+    """Sums of the statistics (4,) over `_updates` updates."""
+    _updates: int
+
+    def episodes(self) -> list[Episode]:
+        """Finished since the last call."""
+        found, self._episodes = self._episodes, []
+        return found
+
+    def statistics(self) -> dict[str, float]:
+        """Means over the updates since the last call; waits for the device."""
+        totals = (self._totals / max(1, self._updates)).tolist()
+        self._totals.zero_()
+        self._updates = 0
+        return dict(zip(STATISTICS, totals, strict=True))
 
 
 class A2C(Reports):
@@ -80,7 +103,6 @@ class A2C(Reports):
                     batch = rollout.count * rollout.length
                     self._rate.fill_(self.settings.rate_at(self.steps, batch))
                     captured(partial(self._update, rollout))
-                    rollout.turned()
                     self._updates += 1
                     self.steps += batch
                     self._episodes += rollout.environments.finished()
@@ -90,11 +112,11 @@ class A2C(Reports):
     def _update(self, rollout: Rollout) -> None:
         """The learn step; all on the device."""
         settings = self.settings
-        terms = difference(rollout, self.flat.gradient)
+        terms = compute_gradients(rollout, self.flat.gradient)
         norm = self.flat.clip(settings.clip)
         rmsprop(self.flat.values, self.squares, self.flat.gradient, self._rate, settings.alpha, settings.epsilon)
         self._totals.add_(torch.stack((*terms, norm)))
-        rollout.turn()
+        rollout.start_next()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training starts from; its environments start new episodes, with other seeds."""

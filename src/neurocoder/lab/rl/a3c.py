@@ -16,11 +16,10 @@ from typing import IO, Any
 import torch
 
 from ..train.context import TrainingError
-from .a2c import part_seed
+from .a2c import STATISTICS, Reports, part_seed
 from .agent import Agent
 from .environments import Episode
 from .flat import Flat
-from .reports import STATISTICS, Reports
 from .settings import Settings
 from .worker import Shared
 

@@ -154,8 +154,8 @@ def make_agent(shape: tuple[int, ...], actions: int, head: str, settings: Settin
 
     Example:
         >>> agent = rl.make_agent((4,), 2, "neurocoder", settings)
-        >>> type(agent.actor).__module__
-        'neurocoder.linear'
+        >>> isinstance(agent.actor, nc.Linear)
+        True
     """
     if head not in HEADS:
         raise ValueError(f"head must be among {', '.join(HEADS)}, got {head!r}")

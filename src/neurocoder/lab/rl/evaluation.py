@@ -56,8 +56,7 @@ def evaluate(
     found: dict[int, Episode] = {}
     while len(found) < environments.count:
         if rollout.receive():
-            rollout.turn()
-            rollout.turned()
+            rollout.start_next()
         rollout.act()
         for episode in environments.finished():
             found.setdefault(episode.environment, episode)

@@ -27,7 +27,7 @@ class Rollout:
             if rollout.receive():    # the buffers are full: learn
                 loss = rollout.loss()
                 ...
-                rollout.turn()
+                rollout.start_next()
             rollout.act()
 
     On a GPU, `act` is one graph, and the host waits only for the actions; the emulators run until `receive`.
@@ -92,14 +92,14 @@ class Rollout:
         if not self._sent:
             return False
         step, self._sent = self.environments.receive(), False
-        self._row += 1
         observation, numbers, _ = self._host
         observation.copy_(torch.from_numpy(step.observation))
         for target, source in zip(numbers, step[1:], strict=True):
             target.copy_(torch.from_numpy(source))
-        self.observation[self._row].copy_(observation, non_blocking=True)
-        self.numbers[self._row].copy_(numbers, non_blocking=True)
-        return self._row == self.length
+        self.observation[self._row + 1].copy_(observation, non_blocking=True)
+        self.numbers[self._row + 1].copy_(numbers, non_blocking=True)
+        self._row = (self._row + 1) % self.length
+        return self._row == 0
 
     @torch.no_grad()
     def _choose_actions(self) -> None:
@@ -129,19 +129,15 @@ class Rollout:
         terms = actor_critic(logits, values, self.action, reward, done, mask, self.settings)
         return terms._replace(loss=terms.loss + nc.auxiliary_loss(self.agent))
 
-    def turn(self) -> None:
+    def start_next(self) -> None:
         """Make the last observation the first one of the next rollout, whose state is zero if its episode is new. All
-        on the device, but for the place of the next row."""
+        on the device."""
         self.observation[0].copy_(self.observation[-1])
         keep = self.numbers[-1, 2].unsqueeze(-1)
         for first, state in zip(self.first, self.state, strict=True):
             state.mul_(keep)
             first.copy_(state)
         self._at.zero_()
-
-    def turned(self) -> None:
-        """The place of the next row, after `turn`."""
-        self._row = 0
 
     def close(self) -> None:
         """Free the environments."""
@@ -150,7 +146,7 @@ class Rollout:
         self.environments.close()
 
 
-def difference(rollout: Rollout, gradient: Tensor) -> Terms:
+def compute_gradients(rollout: Rollout, gradient: Tensor) -> Terms:
     """The loss of a full rollout; its gradient replaces what the vector held that the parameters' gradients are views
     of."""
     gradient.zero_()

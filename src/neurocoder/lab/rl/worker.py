@@ -15,7 +15,7 @@ from torch import Tensor
 from .agent import make_agent
 from .environments import for_training
 from .flat import Flat, rmsprop, size
-from .rollout import Rollout, difference
+from .rollout import Rollout, compute_gradients
 from .settings import Settings
 
 REPORT_EVERY = 0.2
@@ -69,14 +69,13 @@ def work(job: dict[str, Any], file: int) -> None:
             break
         while not rollout.receive():
             rollout.act()
-        terms = difference(rollout, flat.gradient)
+        terms = compute_gradients(rollout, flat.gradient)
         norm = flat.clip(settings.clip)
         rate = settings.rate_at(int(shared.steps.sum()), rollout.length)
         rmsprop(shared.values, shared.squares, flat.gradient, rate, settings.alpha, settings.epsilon)
         shared.steps[place] += rollout.length
         flat.values.copy_(shared.values)
-        rollout.turn()
-        rollout.turned()
+        rollout.start_next()
         totals += torch.stack((*terms, norm))
         updates += 1
         episodes += [list(episode) for episode in environments.finished()]

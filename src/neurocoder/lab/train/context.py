@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.layer.base import coded_layers
 
 from ..records.checkpoint import Checkpoint
 from ..records.record import OWN
@@ -169,7 +168,7 @@ class Context:
     def describe(self, model: nn.Module) -> None:
         """Keep the model's number of parameters and the config of each coded layer for the record."""
         self.parameters = nc.count_parameters(model)
-        self.model = {name: asdict(layer.config) for name, layer in coded_layers(model).items()}
+        self.model = {name: asdict(layer.config) for name, layer in nc.coded_layers(model).items()}
 
     def observe(self, observations: Mapping[str, Any]) -> None:
         """Keep what the figures need: numbers, strings and nested lists."""

@@ -136,7 +136,6 @@ def backward(
         into = Composed(grads[2], None, grads[0], grads[1])
     prepared = Prepared(kept.keys, kept.signal)
     found = core.backward(into, kept.projected, prepared, tensors, spec.program, state)
-    side.keep(*found.alive)
     grad_projected, found_tensors = cast(found.projected, x.dtype), NONE
     with side:
         grad_readers = cast(grad_projected.mT @ x, full) if wants_composition else None

@@ -103,3 +103,10 @@ def require_number(name: str, value: Any, above: bool = False) -> float:
     if not isinstance(value, Real) or not math.isfinite(value) or value < 0 or (above and value == 0):
         raise ValueError(f"{name} must be a number {'above' if above else 'of at least'} 0, got {value!r}")
     return float(value)
+
+
+def require_whole(name: str, value: Any, least: int) -> int:
+    """Require a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value

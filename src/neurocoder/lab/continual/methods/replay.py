@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..pool import Part, permutation
 from ..tasks import Task
-from .base import Method
+from .base import Method, require_whole
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -47,9 +47,7 @@ class Rehearsal(Replay):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
-        self.size = size
+        self.size = require_whole("size", size, 1)
 
     def data(self, trainer: Trainer, task: Task) -> list[Part]:
         copies = max(len(task.train[1]) // self.size, 1)

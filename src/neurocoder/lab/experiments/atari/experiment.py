@@ -5,12 +5,13 @@ A variant names game and heads: `seaquest-neurocoder`. `--environment` takes any
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -20,12 +21,12 @@ from ...records.record import Record, plain
 from ...report.compare import Rows
 from ...report.sections import Plot, Section
 from ...report.statistics import summary
-from ...rl import A2C, A3C, Episode, Settings, evaluate, human_normalised, make, make_agent
+from ...rl import A2C, A3C, HEADS, Episode, Settings, evaluate, human_normalised, make, make_agent
 from ...rl.agent import Agent
+from ...rl.settings import GAMES
 from ...train.context import Context, TrainingError
 from ..experiment import Experiment
 from . import report as atari_sections
-from .variants import Variant, parse, variants
 
 RECENT = 100
 """Training episodes over which a learning curve's scores are averaged."""
@@ -42,6 +43,40 @@ CARTPOLE = Settings(
     log_every=5_000,
 )
 """Solved in minutes on two cores."""
+
+
+class Variant(NamedTuple):
+    """One of them."""
+
+    game: str
+    environment: str
+    """Its gymnasium id."""
+    head: str
+
+
+def games(environment: str | None) -> dict[str, str]:
+    """The id of each game: the paper's, or the one asked for (CartPole-v1 is named cartpole)."""
+    if environment is None:
+        return GAMES
+    name = re.sub(r"-v\d+$", "", re.split(r"[/:]", environment)[-1])
+    name = re.sub(r"[^a-z0-9.]+", "", name.lower())
+    if not name:
+        raise ValueError(f"environment must be a gymnasium id, got {environment!r}")
+    return {next((short for short, known in GAMES.items() if known == environment), name): environment}
+
+
+def variants(environment: str | None) -> dict[str, Variant]:
+    """By name, in the order of the tables."""
+    found = [Variant(game, name, head) for game, name in games(environment).items() for head in HEADS]
+    return {f"{variant.game}-{variant.head}": variant for variant in found}
+
+
+def parse(name: str, environment: str | None) -> Variant:
+    """The variant of this name."""
+    known = variants(environment)
+    if name not in known:
+        raise ValueError(f"variant must be GAME-HEAD, one of {', '.join(known)}, got {name!r}")
+    return known[name]
 
 
 class Atari(Experiment):

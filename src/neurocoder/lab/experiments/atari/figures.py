@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from numpy.typing import NDArray
 
 from ...report import style
+from ...report.figures import Curve, panel_figure
 
 LOOKS = {"plain": style.PURPLE, "hyper": style.VERMILION, "neurocoder": style.BLUE}
 """Colour of each kind of heads."""
-Curve = NDArray[np.float64]
-"""Rows of (steps, score)."""
 
 
 def band(runs: Sequence[Curve]) -> tuple[Curve, Curve, Curve]:
@@ -39,11 +37,8 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
         panels: by game and heads, one curve per seed
         frames: of a step in each game; above 1, a second axis shows them
     """
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = style.new_figure(0.6 + 2.7 * rows)
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis, (game, found) in zip(axes, panels.items(), strict=False):
+    figure, axes = panel_figure(len(panels), min(2, len(panels)), 2.7)
+    for axis, (game, found) in zip(axes, panels.items(), strict=True):
         for head, all_runs in found.items():
             if not (runs := [run for run in all_runs if len(run)]):  # no episode ended
                 continue
@@ -61,6 +56,4 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
             other.xaxis.set_major_formatter(FuncFormatter(_short))
             other.set_xlabel("frames")
         axis.set_title(game)
-    for axis in axes[len(panels) :]:
-        axis.remove()
     return figure

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from ...records.record import Record
-from ...report.compare import AS_THE_PRESET, Rows, apart, label, panel
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
-from ...report.statistics import differences
+from ...report.compare import AS_THE_PRESET, Rows, factor_out_shared, label, panel
+from ...report.sections import Estimate, Plot, Section, Table
+from ...report.tables import Row, estimate, paired, table
 from ...rl import HEADS
 from ...rl.evaluation import REFERENCES
-from .variants import GAMES
+from ...rl.settings import GAMES
+from . import figures
 
 PUBLISHED = {
     "seaquest": (1_326, 1_714, 1_240),
@@ -56,7 +59,7 @@ def compared(rows: Rows) -> list[Plot]:
     """Learning curves of several configurations, each in panels of its own."""
     panels = {
         panel(game, label(settings) or AS_THE_PRESET): heads
-        for settings, own in apart(rows)[1]
+        for settings, own in factor_out_shared(rows)[1]
         for game, heads in split(own).items()
     }
     return [curves(panels)] if panels else []
@@ -66,13 +69,8 @@ def curves(by: Mapping[str, Mapping[str, Sequence[Record]]]) -> Plot:
     """Learning curves by panel and heads."""
     frames = {panel: _frames(next(iter(heads.values()))[0]) for panel, heads in by.items()}
     found = {panel: {head: [_curve(r) for r in rs] for head, rs in heads.items()} for panel, heads in by.items()}
-
-    def draw() -> Any:
-        from .figures import learning_curves  # matplotlib takes long to import
-
-        return learning_curves(found, frames)
-
-    return Plot("atari-curves", "Scores in training: mean and standard deviation over seeds.", draw)
+    caption = "Scores in training: mean and standard deviation over seeds."
+    return Plot("atari-curves", caption, partial(figures.learning_curves, found, frames))
 
 
 def _frames(record: Record) -> int:
@@ -103,46 +101,53 @@ def claim(paper: Mapping[str, Any], game: str, head: str) -> str | None:
 
 def scores(by: Mapping[str, Mapping[str, Sequence[Record]]], paper: Mapping[str, Any]) -> Table:
     """The evaluation after training."""
-    rows: list[list[Cell]] = []
+    rows: list[Row] = []
     for game, heads in by.items():
-        each = {head: {r.seed: r.metrics["score"] for r in records} for head, records in heads.items()}
-        for head, records in heads.items():
-            paired = differences(each[head], each.get("plain", {})) if head != "plain" else []
-            normalised = [r.metrics["human_normalised"] for r in records if "human_normalised" in r.metrics]
-            interval = None
-            if len(records) == 1:
-                interval = f"{records[0].metrics['score_low']:,.0f} to {records[0].metrics['score_high']:,.0f}"
-            steps = max(int(record.history[-1]["step"]) for record in records)
-            cells = [
-                Ours(list(each[head].values()), 1),
-                interval,
-                Difference(paired, 1) if paired else None,
-                Ours(normalised, 1) if normalised else None,
-            ]
-            rows.append([game, head, steps, *cells, claim(paper, game, head)])
-    headings = ["game", "heads", "steps", "score", "95% over games", "to plain heads", "human-normalised, %", "paper"]
-    return Table("Scores after training", headings, rows, "One value per seed, each the mean over its games.")
+        for head, runs in heads.items():
+            only = runs[0].metrics if len(runs) == 1 else None
+            rows.append(
+                {
+                    "game": game,
+                    "heads": head,
+                    "steps": max(int(run.history[-1]["step"]) for run in runs),
+                    "score": estimate(runs, "score", 1),
+                    "95% over games": f"{only['score_low']:,.0f} to {only['score_high']:,.0f}" if only else None,
+                    "to plain heads": paired(runs, heads.get("plain", ()), "score", 1) if head != "plain" else None,
+                    "human-normalised, %": estimate(runs, "human_normalised", 1),
+                    "paper": claim(paper, game, head),
+                }
+            )
+    return table("Scores after training", rows, "One value per seed, each the mean over its games.")
 
 
 def published(by: Mapping[str, Any]) -> Table:
     """What others report."""
-    rows: list[list[Cell]] = []
-    for game in (game for game in by if game in PUBLISHED):
-        random, human = REFERENCES[GAMES[game]]
-        rows.append([game, random, human, *PUBLISHED[game]])
-    return Table("Published scores", ["game", "random", "human", "A3C LSTM", "A2C", "PPO, 10M steps"], rows)
+    names = ("random", "human", "A3C LSTM", "A2C", "PPO, 10M steps")
+    numbers = {game: (*REFERENCES[GAMES[game]], *PUBLISHED[game]) for game in by if game in PUBLISHED}
+    rows = ({"game": game} | dict(zip(names, row, strict=True)) for game, row in numbers.items())
+    return table("Published scores", rows)
 
 
 def speed(by: Mapping[str, Mapping[str, Sequence[Record]]]) -> Table:
     """Agent steps a second, with learning: medians over the entries of a run after its first."""
-    rows: list[list[Cell]] = []
+    rows: list[Row] = []
     for game, heads in by.items():
-        for head, records in heads.items():
-            rates = []
-            for record in records:
-                found = [e["steps_per_second"] for e in record.history if "steps_per_second" in e and "score" not in e]
-                rates += [float(np.median(found[1:] or found))] if found else []
-            where = records[0].environment.get("hardware", "?")
-            total = records[0].parameters.get("total")
-            rows.append([game, head, Ours(rates, 0) if rates else None, total, records[0].config["trainer"], where])
-    return Table("Training", ["game", "heads", "steps/s", "parameters", "trainer", "hardware"], rows)
+        for head, runs in heads.items():
+            rates = [rate for run in runs if (rate := median_rate(run)) is not None]
+            rows.append(
+                {
+                    "game": game,
+                    "heads": head,
+                    "steps/s": Estimate(rates, 0) if rates else None,
+                    "parameters": runs[0].parameters.get("total"),
+                    "trainer": runs[0].config["trainer"],
+                    "hardware": runs[0].environment.get("hardware", "?"),
+                }
+            )
+    return table("Training", rows)
+
+
+def median_rate(record: Record) -> float | None:
+    """Of a run after its first entry, if it has others."""
+    rates = [e["steps_per_second"] for e in record.history if "steps_per_second" in e and "score" not in e]
+    return median(rates[1:] or rates) if rates else None

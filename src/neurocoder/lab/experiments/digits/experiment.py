@@ -24,10 +24,9 @@ from ...data import mnist
 from ...records.record import Record
 from ...report.sections import Section
 from ...train.spec import Batch, Task
+from ...validate import Count, Positive, validate
 from ..experiment import TaskExperiment
-from . import attention as digits_attention
-from . import patterns
-from . import report as digits_errors
+from . import patterns, report
 from .models import PROGRAMS, VARIANTS, build_model
 
 HELD_OUT = 10_000
@@ -38,31 +37,23 @@ HELD_OUT = 10_000
 class DigitsConfig:
     """How to train on the digits."""
 
-    epochs: int = 20
+    epochs: Count = 20
     """Passes over the training images."""
-    batch: int = 128
+    batch: Count = 128
     """Images per batch; an incomplete last batch is dropped."""
     optimiser: Literal["adam", "sgd"] = "adam"
     """Adam with torch's other defaults, or plain SGD."""
-    learning_rate: float = 5e-3
+    learning_rate: Positive = 5e-3
     """Initial learning rate."""
     decay: Literal["cosine", "none"] = "cosine"
     """Learning-rate schedule: cosine decay to zero, or constant."""
     validation: bool = False
     """Hold out the last 10,000 training images and evaluate on them; the test set is not read."""
-    train_images: int | None = None
+    train_images: Count | None = None
     """Train on only this many images, the first ones; None: all."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "train_images"):
-            value = getattr(self, name)
-            if not (name == "train_images" and value is None) and (type(value) is not int or value < 1):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-        for name, known in (("optimiser", ("adam", "sgd")), ("decay", ("cosine", "none"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be {known[0]!r} or {known[1]!r}, got {getattr(self, name)!r}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate!r}")
+        validate(self)
         most = 60_000 - HELD_OUT * self.validation
         if self.train_images is not None and self.train_images > most:
             raise ValueError(f"train_images must be at most {most}, got {self.train_images}")
@@ -184,5 +175,4 @@ class Digits(TaskExperiment):
         )
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
-        found = [digits_errors.section(records, paper), digits_attention.section(records, paper)]
-        return [section for section in found if section is not None]
+        return report.sections(records, paper)

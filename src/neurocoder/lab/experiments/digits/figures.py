@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ...report import style
+from ...report.figures import bar, heat_map, means
 from ...report.statistics import summary
 
 CURVES = ((style.BLUE, "o"), (style.SKY, "^"), (style.GREEN, "s"))
@@ -30,11 +31,10 @@ def error_over_steps(
     axis = figure.subplots()
     for place, ((label, curve), (colour, marker)) in enumerate(zip(curves.items(), CURVES, strict=False)):
         shift = APART * (place - (len(curves) - 1) / 2)
-        x, found = [steps + shift for steps in curve], list(map(summary, curve.values()))
+        x = [steps + shift for steps in curve]
         for at, values in zip(x, curve.values(), strict=True):
             axis.plot([at] * len(values), values, ".", color=colour, ms=4, alpha=0.35)
-        means, half = [one.mean for one in found], [one.interval[1] - one.mean if one.interval else 0 for one in found]
-        axis.errorbar(x, means, half, marker=marker, color=colour, linewidth=1, capsize=2.5, label=label)
+        means(axis, x, curve.values(), marker=marker, color=colour, linewidth=1, capsize=2.5, label=label)
     for (label, values), (colour, line) in zip(levels.items(), LEVELS, strict=False):
         low, high = summary(values).interval or (np.nan, np.nan)
         axis.axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
@@ -66,25 +66,15 @@ def attention_grid(images: NDArray[Any], models: Mapping[str, Sequence[Any]], co
         attention = np.asarray(mean)[:, :components].swapaxes(1, 2)  # (10, P, components)
         slots, shown = attention.shape[1:]
         for axis, columns in zip(row, attention, strict=True):
-            picture = axis.imshow(
-                columns,
-                cmap=style.MAP,
-                vmin=attention.min(),
-                vmax=attention.max(),
-                aspect="auto",
-                extent=(0.5, shown + 0.5, slots + 0.5, 0.5),
-            )
+            extent, limits = (0.5, shown + 0.5, slots + 0.5, 0.5), {"vmin": attention.min(), "vmax": attention.max()}
+            picture = heat_map(axis, columns, **limits, aspect="auto", extent=extent)
             for edge in range(1, shown):
                 axis.axvline(edge + 0.5, color="white", linewidth=1.5)
-            axis.spines[:].set_visible(False)
-            axis.tick_params(length=0)
             axis.set_xticks(range(1, shown + 1))
             axis.set_yticks([])
         row[0].set_yticks([1, *range(5, slots + 1, 5)])
         row[0].set_ylabel(f"{title}\nslot of $M_U$")
-        bar = figure.colorbar(picture, ax=list(row), pad=0.01, fraction=0.05, aspect=9 + slots / 2)
-        bar.outline.set_visible(False)
-        bar.set_label("attention $w^u$")
+        bar(figure, picture, list(row), fraction=0.05, aspect=9 + slots / 2, label="attention $w^u$")
     figure.supxlabel("component", fontsize=9)
     return figure
 
@@ -100,20 +90,17 @@ def path_shares(models: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     axes = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
     for axis, (title, paths) in zip(axes, models.items(), strict=True):
         shares = 100 * np.asarray(paths) / np.sum(paths, axis=1, keepdims=True)
-        picture = axis.imshow(shares, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+        picture = heat_map(axis, shares, cmap="Blues", vmin=0, vmax=100, aspect="auto")
         for (digit, path), share in np.ndenumerate(shares):
             if share >= SMALL:
-                axis.text(
-                    path, digit, f"{share:.0f}", ha="center", va="center", color="white" if share > 55 else "black"
-                )
+                colour = "white" if share > 55 else "black"
+                axis.text(path, digit, f"{share:.0f}", ha="center", va="center", color=colour)
         depth = shares.shape[1].bit_length() - 1
         names = [" ".join("AB"[path >> left & 1] for left in reversed(range(depth))) for path in range(1 << depth)]
         axis.set_xticks(range(len(names)), names)
         axis.set_yticks(range(10))
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
         axis.set_title(title)
     axes[0].set_ylabel("digit")
     figure.supxlabel("pattern in each component, the more frequent one is A", fontsize=9)
-    figure.colorbar(picture, ax=list(axes), pad=0.01, label="share of the digit's images, %").outline.set_visible(False)
+    bar(figure, picture, list(axes), label="share of the digit's images, %")
     return figure

@@ -1,15 +1,18 @@
-"""The models of the digits experiment, by name."""
+"""The models of the digits experiment, by name: linear Main Networks on a fixed random projection of the image."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import neurocoder as nc
 
-from ...mlp import mlp
-from .linear import PIXELS, PROJECTED, Projected, random_projection
+from ...networks import mlp
+
+PIXELS, PROJECTED = 784, 200
+"""Numbers in an MNIST image, and in its projection z."""
 
 
 def program(steps: int, *, heads: int = 1, slots: int = 6, hidden: int = 8) -> nc.ProgramConfig:
@@ -38,6 +41,26 @@ BEST = "P10-H4-J5"
 LIMIT = 7_850
 """Parameters of the linear classifier."""
 VARIANTS = ("linear", "mlp", *PROGRAMS)
+
+
+class Projected(nn.Module):
+    """A layer on a fixed projection `z = x U`; the layer sees only z."""
+
+    projection: Tensor
+
+    def __init__(self, layer: nn.Module, projection: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("projection", projection)
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 784) -> (N, 10)"""
+        return self.layer(x @ self.projection)
+
+
+def random_projection() -> Tensor:
+    """U (784, 200), drawn from torch's generator; it preserves the variance of its input."""
+    return torch.randn(PIXELS, PROJECTED) / PIXELS**0.5
 
 
 def build_model(variant: str) -> nn.Module:

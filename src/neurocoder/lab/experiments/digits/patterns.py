@@ -29,8 +29,8 @@ DISTINCT = 0.5
 """The mean silhouette from which groups count as distinct."""
 SAMPLE = 1_000
 """Vectors that are grouped; the silhouette uses all pairwise distances."""
-STILL = 1e-3
-"""Attention whose standard deviation is below this share of its norm is the same for every image."""
+CONSTANT = 1e-3
+"""Attention whose standard deviation is below this share of its norm is constant."""
 
 
 def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
@@ -90,15 +90,15 @@ def find(vectors: Array) -> tuple[dict[str, Any], Groups]:
         and which of the two each image follows (N,)
     """
     spread = float(np.sqrt(((vectors - vectors.mean(0)) ** 2).sum(-1).mean()))
-    still = spread <= STILL * float(np.linalg.norm(vectors.mean(0)))
+    constant = spread <= CONSTANT * float(np.linalg.norm(vectors.mean(0)))
     sample = vectors[:: -(-len(vectors) // SAMPLE)]
-    tree, distances = linkage(sample, "ward"), cdist(sample, sample)
+    tree, distances = linkage(sample, "ward"), torch.from_numpy(cdist(sample, sample))
     grouped = {k: group(sample, fcluster(tree, k, "maxclust")) for k in range(2, MOST + 1)}
-    silhouettes = {k: silhouette(distances, groups) for k, groups in grouped.items()}
+    silhouettes = {k: nc.inspect.silhouette(distances, torch.from_numpy(groups)) for k, groups in grouped.items()}
     best = max(silhouettes, key=lambda k: silhouettes[k])
     two = follow(vectors, means_of(sample, grouped[2]))
     return {
-        "count": best if silhouettes[best] >= DISTINCT and not still else 1,
+        "count": best if silhouettes[best] >= DISTINCT and not constant else 1,
         "silhouettes": rounded([silhouettes[k] for k in sorted(silhouettes)]),
         "best": describe(vectors, follow(vectors, means_of(sample, grouped[best]))),
         "two": describe(vectors, two),
@@ -126,25 +126,6 @@ def follow(vectors: Array, centres: Array) -> Groups:
     nearest = np.unique(cdist(vectors, centres).argmin(1), return_inverse=True)[1]
     order = np.argsort(-np.bincount(nearest), kind="stable")
     return np.argsort(order)[nearest]
-
-
-def silhouette(distances: Array, groups: Groups) -> float:
-    """The mean of (b - a) / max(a, b): a the mean distance to one's own group, b to the nearest other group.
-
-    A vector that is alone in its group counts as 0; with one group the result is 0.
-    """
-    kinds, sizes = np.unique(groups, return_counts=True)
-    if len(kinds) < 2:
-        return 0.0
-    own = np.searchsorted(kinds, groups)
-    sums = distances @ np.eye(len(kinds))[own]
-    rows = np.arange(len(groups))
-    a = sums[rows, own] / np.maximum(sizes[own] - 1, 1)
-    others = sums / sizes
-    others[rows, own] = np.inf
-    b = others.min(1)
-    values = (b - a) / np.maximum(np.maximum(a, b), np.finfo(np.float64).tiny)
-    return float(np.where(sizes[own] > 1, values, 0.0).mean())
 
 
 def describe(vectors: Array, groups: Groups) -> dict[str, Any]:

@@ -1,16 +1,23 @@
-"""The errors of the digits experiment (Figure 4a), from its records."""
+"""What the digits experiment found: errors (Figure 4a), then attention (Figure 4b to d); from records only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+from matplotlib.figure import Figure
+
+from ...data import mnist
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
-from ...report.statistics import by_seed, differences
+from ...report.sections import Estimate, Plot, Section, Table
+from ...report.statistics import metric_by_seed
+from ...report.tables import Row, estimate, paired, table
 from . import figures as plots
 from .models import BEST, LIMIT, PROGRAMS, VARIANTS, title
+from .patterns import COMPONENTS, DISTINCT, MOST
 
 CURVES = {
     1: [f"J{steps}" for steps in range(1, 9)],
@@ -27,96 +34,157 @@ PAIRS = {
     "three heads against five steps": ("P6-H3-J1", "J5"),
 }
 """Questions that two variants answer."""
+SHOWN = {"single-30": "single-step", "multi-10": "multi-step"}
+"""The variants of Figure 4(b). Figures show the first seed of each, tables all of them."""
+
+GRID = "Attention over the slots of M_U, mean over the images of each digit: slots downwards, first components across."
+PATHS = (
+    "Which share of a digit's images follows which of two patterns in each of the first components: the paper's "
+    "decision tree, with all images counted. Bits: what this path tells of the digit."
+)
+Runs = Mapping[str, Sequence[Record]]
+"""By variant, in the order of the tables; one per seed."""
 
 
-def section(records: Sequence[Record], paper: Mapping[str, Any]) -> Section | None:
-    """From any subset of the records of one preset; None if there are none."""
-    if not records:
-        return None
-    measure = "validation error" if any(record.config["validation"] for record in records) else "test error"
+def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+    """From any subset of the records of one preset: errors, and attention if any was observed."""
+    ordered = sorted(records, key=lambda record: record.seed)
+    runs = {variant: found for variant in VARIANTS if (found := [r for r in ordered if r.variant == variant])}
+    seen = {variant: [run for run in runs.get(variant, ()) if run.observations] for variant in SHOWN}
+    seen = {variant: found for variant, found in seen.items() if found}
+    errors = [error_section(runs, paper)] if records else []
+    return errors + ([attention_section(seen, paper)] if seen else [])
+
+
+def error_section(runs: Runs, paper: Mapping[str, Any]) -> Section:
+    """Figure 4a."""
+    validation = any(run.config["validation"] for found in runs.values() for run in found)
+    measure = "validation error" if validation else "test error"
     caption = (
         f"{measure.capitalize()} against the number of steps J: mean with its 95% interval, and a dot per seed. H=1 is "
         "the paper's configuration, others are smaller. In brackets: parameters at the largest J."
     )
-    curves = curves_of(records)
-    draw = partial(plots.error_over_steps, curves, levels_of(records), measure)
-    paired = difference_table(records, measure, paper)
+    curves = curves_of(runs)
+    draw = partial(plots.error_over_steps, curves, levels_of(runs), measure)
+    differences = difference_table(runs, measure, paper)
     return Section(
         title="Error against the number of steps (Figure 4a)",
-        tables=[*([paired] if paired.rows else []), error_table(records, measure, paper)],
+        tables=[*([differences] if differences.rows else []), error_table(runs, measure, paper)],
         plots=[Plot("error", caption, draw)] if curves else [],
     )
 
 
-def errors(records: Sequence[Record], variant: str) -> list[float]:
+def errors_of(runs: Sequence[Record]) -> list[float]:
     """In percent, one per seed."""
-    return list(by_seed(records, variant, "error").values())
+    return [*metric_by_seed(runs, "error").values()]
 
 
-def parameters(records: Sequence[Record], variant: str) -> int:
-    """In total, as counted in the run."""
-    return next(record.parameters["total"] for record in records if record.variant == variant)
+def thousands(runs: Sequence[Record]) -> str:
+    """Parameters, as counted in the run."""
+    return f"{runs[0].parameters['total'] / 1000:.1f}K"
 
 
-def difference_table(records: Sequence[Record], measure: str, paper: Mapping[str, Any]) -> Table:
+def difference_table(runs: Runs, measure: str, paper: Mapping[str, Any]) -> Table:
     """A row for each question."""
-    rows: list[list[Cell]] = []
-    for question, (first, second) in PAIRS.items():
-        found = differences(by_seed(records, first, "error"), by_seed(records, second, "error"))
-        if found:
-            rows.append([question, first, second, Difference(found)])
+    rows: list[Row] = [
+        {"question": question, "first": first, "second": second, "first minus second": difference}
+        for question, (first, second) in PAIRS.items()
+        if (difference := paired(runs.get(first, ()), runs.get(second, ()), "error"))
+    ]
     stated = (
         f" The paper states up to {paper['gain_up_to']:g} over its linear classifier." if "gain_up_to" in paper else ""
     )
-    return Table(
-        title=f"Differences in {measure}, in points",
-        headings=["question", "first", "second", "first minus second"],
-        rows=rows,
-        caption=f"Negative: the first errs less.{stated}",
-    )
+    return table(f"Differences in {measure}, in points", rows, f"Negative: the first errs less.{stated}")
 
 
-def error_table(records: Sequence[Record], measure: str, paper: Mapping[str, Any]) -> Table:
+def error_table(runs: Runs, measure: str, paper: Mapping[str, Any]) -> Table:
     """A row for each variant."""
     stated = paper.get("parameters", {})
     theirs = {"linear": stated.get("original"), "J5": stated.get("neurocoder")}
-    rows: list[list[Cell]] = [
-        [
-            f"{title(variant)}{' (chosen)' if variant == BEST else ''}",
-            variant,
-            parameters(records, variant),
-            theirs.get(variant),
-            Ours(errors(records, variant)),
-            Ours(list(by_seed(records, variant, "train_error").values())),
-        ]
-        for variant in VARIANTS
-        if errors(records, variant)
+    rows: list[Row] = [
+        {
+            "model": f"{title(variant)}{' (chosen)' if variant == BEST else ''}",
+            "variant": variant,
+            "parameters": found[0].parameters["total"],
+            "paper's parameters": theirs.get(variant),
+            measure: estimate(found, "error"),
+            "training error": estimate(found, "train_error"),
+        }
+        for variant, found in runs.items()
     ]
-    return Table(
-        title=f"MNIST, {measure} in percent",
-        headings=["model", "variant", "parameters", "paper's parameters", measure, "training error"],
-        rows=rows,
-        caption=(
-            "Programs with K=2, l_I=2, a=0.1, no residual. Chosen: lowest validation error with preset best among "
-            f"those with J=5 and at most {LIMIT:,} parameters. The paper's errors are in a figure only."
-        ),
+    caption = (
+        "Programs with K=2, l_I=2, a=0.1, no residual. Chosen: lowest validation error with preset best among "
+        f"those with J=5 and at most {LIMIT:,} parameters. The paper's errors are in a figure only."
+    )
+    return table(f"MNIST, {measure} in percent", rows, caption)
+
+
+def curves_of(runs: Runs) -> dict[str, dict[int, list[float]]]:
+    """Errors by label and J."""
+    curves = {}
+    for heads, variants in CURVES.items():
+        if present := [variant for variant in variants if variant in runs]:
+            label = f"Neurocoder, $H={heads}$ ({thousands(runs[present[-1]])})"
+            curves[label] = {PROGRAMS[variant].steps: errors_of(runs[variant]) for variant in present}
+    return curves
+
+
+def levels_of(runs: Runs) -> dict[str, list[float]]:
+    """Errors of the models without steps, by label."""
+    labels = {"linear": "linear classifier", "mlp": "MLP 200-32-10"}
+    return {f"{labels[v]} ({thousands(runs[v])})": errors_of(runs[v]) for v in labels if v in runs}
+
+
+def attention_section(seen: Runs, paper: Mapping[str, Any]) -> Section:
+    """Figure 4b to d."""
+    first = {variant: runs[0] for variant, runs in seen.items()}
+    seeds = ", ".join(f"{SHOWN[variant]}: seed {record.seed}" for variant, record in first.items())
+    means = {SHOWN[variant]: record.observations["mean"] for variant, record in first.items()}
+    paths = {
+        f"{named(variant)}: {record.observations['bits']:.2f} of {math.log2(10):.2f} bits": record.observations["paths"]
+        for variant, record in first.items()
+    }
+    return Section(
+        title="Attention patterns and decisions (Figure 4b to d)",
+        tables=[pattern_table(seen, paper)],
+        plots=[
+            Plot("attention", f"{GRID} ({seeds})", partial(draw_grid, means)),
+            Plot("paths", f"{PATHS} ({seeds})", partial(plots.path_shares, paths)),
+        ],
     )
 
 
-def curves_of(records: Sequence[Record]) -> dict[str, dict[int, list[float]]]:
-    """Errors by label and J."""
-    found = {}
-    for heads, variants in CURVES.items():
-        if present := [variant for variant in variants if errors(records, variant)]:
-            label = f"Neurocoder, $H={heads}$ ({parameters(records, present[-1]) / 1000:.1f}K)"
-            found[label] = {PROGRAMS[variant].steps: errors(records, variant) for variant in present}
-    return found
+def named(variant: str) -> str:
+    """The name in titles."""
+    return f"{SHOWN[variant]}, {PROGRAMS[variant].slots} slots"
 
 
-def levels_of(records: Sequence[Record]) -> dict[str, list[float]]:
-    """Errors of the models without steps, by label."""
-    return {
-        f"{label} ({parameters(records, variant) / 1000:.1f}K)": errors(records, variant)
-        for variant, label in (("linear", "linear classifier"), ("mlp", "MLP 200-32-10"))
-        if errors(records, variant)
-    }
+def pattern_table(seen: Runs, paper: Mapping[str, Any]) -> Table:
+    """A row for each model and component."""
+    rows: list[Row] = [
+        {
+            "model": named(variant),
+            "component": n,
+            "number of patterns": Estimate([len(component["best"]["share"]) for component in seeds], 1),
+            "silhouette": Estimate([max(component["silhouettes"]) for component in seeds]),
+            "two explain, %": Estimate([100 * component["two"]["explain"] for component in seeds], 0),
+            "distinct, seeds": f"{sum(component['count'] > 1 for component in seeds)} of {len(seeds)}",
+        }
+        for variant, runs in seen.items()
+        for n, seeds in enumerate(zip(*(run.observations["components"] for run in runs), strict=True), 1)
+    ]
+    stated = paper.get("single_step_patterns")
+    caption = (
+        "Patterns are groups, by k-means, of one component's attention vectors. Their number, 2 to "
+        f"{MOST}, is that with the largest mean silhouette. They are distinct if it is at least {DISTINCT}; else "
+        "the attention varies continuously. Two explain: the share of the variance between two groups."
+    )
+    caption += f" The paper sees {stated} patterns in the single-step model." if stated else ""
+    return table("Attention patterns over M_U", rows, caption)
+
+
+def draw_grid(models: Mapping[str, Sequence[Any]]) -> Figure:
+    """Figure 4(b), with the first test image of each digit (10, 28, 28)."""
+    digits = mnist.load(False)
+    examples = torch.stack([digits.images[digits.labels == digit][0] for digit in range(10)])
+    return plots.attention_grid(examples.numpy(), models, COMPONENTS)

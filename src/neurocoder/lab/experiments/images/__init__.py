@@ -1,5 +1,5 @@
 """Object recognition (paper, section 4.1, Tables 2 and 6)."""
 
-from .experiment import Images
+from .experiment import Images, loss
 
-__all__ = ["Images"]
+__all__ = ["Images", "loss"]

@@ -24,7 +24,7 @@ class Draws(NamedTuple):
     mirrored: Tensor
 
 
-def still(shape: tuple[int, ...], device: torch.device) -> Draws:
+def identity(shape: tuple[int, ...], device: torch.device) -> Draws:
     """Draws that change nothing."""
     middle = torch.full(shape, PAD, dtype=torch.int64, device=device)
     return Draws(middle, middle.clone(), torch.zeros_like(middle))

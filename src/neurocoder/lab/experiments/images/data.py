@@ -1,4 +1,5 @@
-"""The images of object recognition on the device: training batches, the validation split, predictions."""
+"""The images of object recognition on the device: classes in words, training batches, the validation split,
+predictions."""
 
 from __future__ import annotations
 
@@ -14,9 +15,24 @@ from torch import Tensor, nn
 
 from ...data import cifar
 from ...train.spec import Batch
-from .augmentation import Draws, Kind, normalised, pictures, redraw, still
+from .augmentation import Draws, Kind, identity, normalised, pictures, redraw
 from .models import DATASETS
 
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+HUNDRED = """
+apple aquarium-fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn-mower leopard lion lizard lobster man maple-tree motorcycle
+mountain mouse mushroom oak-tree orange orchid otter palm-tree pear pickup-truck pine-tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet-pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow-tree wolf woman worm
+"""
+CLASSES: dict[str, tuple[str, ...]] = {
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    "cifar100": tuple(HUNDRED.split()),
+}
+"""In words, by label; of CIFAR-100 the fine ones."""
 STATISTICS = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
@@ -104,7 +120,7 @@ class ImageStream:
         self.steps = len(data.labels) // batch
         shape, device = (self.steps, batch), data.images.device
         self.order = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.draws = still(shape, device)
+        self.draws = identity(shape, device)
         self.begun = time.monotonic()
         """When the current block was filled."""
 

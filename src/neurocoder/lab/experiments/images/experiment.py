@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from ...report.sections import Plot, Section
 from ...train.context import Context
 from ...train.loop import evaluating, train
 from ...train.spec import Batch, Task
+from ...validate import Count, Positive, validate
 from ..experiment import TaskExperiment
 from . import report as images_sections
 from .augmentation import Kind
@@ -52,10 +53,10 @@ SAMPLE = 5_000
 class ImagesConfig:
     """How to train on the images."""
 
-    epochs_mlp: int = 60
+    epochs_mlp: Count = 60
     """Passes over the training images."""
-    epochs_lenet: int = 30
-    epochs_densenet: int = 30
+    epochs_lenet: Count = 30
+    epochs_densenet: Count = 30
     augmentation_mlp: Kind = "reflect"
     """Training images as they are; mirrored at random; also cropped at random, reflected at the border."""
     augmentation_lenet: Kind = "reflect"
@@ -64,15 +65,15 @@ class ImagesConfig:
     """Learning-rate schedule: cosine decay to zero, or constant."""
     decay_lenet: Decay = "cosine"
     decay_densenet: Decay = "cosine"
-    batch: int = 128
+    batch: Count = 128
     """Images per batch; an incomplete last batch is dropped."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's initial learning rate."""
-    hidden: int = 8
+    hidden: Count = 8
     """Size of the composition networks' LSTM."""
     validation: bool = False
     """Hold out 5,000 training images and evaluate on them; the test set is not read."""
-    train_images: int | None = None
+    train_images: Count | None = None
     """Train on only this many images; None: all."""
     source: Literal["cifar", "synthetic"] = "cifar"
     """CIFAR's files, or generated images that need none."""
@@ -84,18 +85,7 @@ class ImagesConfig:
     """Train through torch.compile, which fuses what lies between DenseNet's convolutions; the first step takes long."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "hidden", "train_images", *(f"epochs_{network}" for network in NETWORKS)):
-            value = getattr(self, name)
-            if not (name == "train_images" and value is None) and (type(value) is not int or value < 1):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-        known = {"augmentation": get_args(Kind), "decay": get_args(Decay)}
-        for name, values in ((f"{name}_{network}", known[name]) for name in known for network in NETWORKS):
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name} must be {' or '.join(map(repr, values))}, got {getattr(self, name)!r}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate!r}")
-        if self.source not in ("cifar", "synthetic"):
-            raise ValueError(f"source must be 'cifar' or 'synthetic', got {self.source!r}")
+        validate(self)
         if self.train_images is not None and self.batch > self.train_images:
             raise ValueError(f"batch must be at most the training images ({self.train_images}), got {self.batch}")
         if self.compile and self.checkpointing:

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ...report import style
+from ...report.figures import curves, heat_map, panel_figure
 from ...report.statistics import summary
 
 COLOURS = {
@@ -49,23 +50,19 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], measure: str) -> 
         panels: by title, the curve of each model.
         measure: what is shown, in words.
     """
-    columns = columns_for(len(panels))
-    rows = -(-len(panels) // columns)
-    lines = max(title.count("\n") for title in panels)
-    figure = style.new_figure(0.6 + (2.7 + 0.15 * lines) * rows)
-    axes = figure.subplots(rows, columns, squeeze=False)
+    columns, lines = columns_for(len(panels)), max(title.count("\n") for title in panels)
+    figure, axes = panel_figure(len(panels), columns, 2.7 + 0.15 * lines)
     looks = {name: (COLOURS[name], "-") for found in panels.values() for name in found if name in COLOURS}
     others = dict.fromkeys(name for found in panels.values() for name in found if name not in COLOURS)
     looks |= {name: (OURS[i % 3], DASHES[i // 3 % 4]) for i, name in enumerate(others)}
-    for axis, (title, models) in zip(axes.flat, panels.items(), strict=False):
+    for axis, (title, models) in zip(axes, panels.items(), strict=True):
         shown = []
         for place, (name, curve) in enumerate(models.items(), 1):
             colour, dash = looks[name]
             shortest = min(map(len, curve.seeds))
-            epochs, seeds = np.arange(1, shortest + 1), np.array([seed[:shortest] for seed in curve.seeds])
-            for seed in seeds if len(seeds) > 1 else ():
-                axis.plot(epochs, seed, color=colour, lw=0.6, alpha=0.3)
-            axis.plot(epochs, seeds.mean(0), dash, color=colour)
+            seeds = np.array([seed[:shortest] for seed in curve.seeds])
+            *runs, mean = (np.column_stack((np.arange(1, shortest + 1), y)) for y in (*seeds, seeds.mean(0)))
+            curves(axis, runs if len(runs) > 1 else (), mean, colour, dash, alpha=0.3)
             if curve.end is not None:
                 beside = shortest * (1 + 0.025 * place)  # so that equal ones do not hide each other
                 axis.plot(beside, curve.end, "D", color=colour, ms=5, mec="white")
@@ -76,11 +73,9 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], measure: str) -> 
         axis.set_xlabel("epoch")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.grid(axis="y")
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    for row in axes:
-        row[0].set_ylabel(f"{measure}, %")
-    handles = [axes.flat[0].plot([], [], dash, color=colour)[0] for colour, dash in looks.values()]
+    for axis in axes[::columns]:
+        axis.set_ylabel(f"{measure}, %")
+    handles = [axes[0].plot([], [], dash, color=colour)[0] for colour, dash in looks.values()]
     figure.legend(handles, list(looks), loc="outside upper left", ncols=max(1, LETTERS // (8 + max(map(len, looks)))))
     return figure
 
@@ -127,23 +122,16 @@ def shared_programs(panels: Mapping[str, Sequence[tuple[str, NDArray[np.uint8]]]
     Args:
         panels: by title, the label and the images of each program.
     """
-    columns = columns_for(len(panels))
-    lines = -(-len(panels) // columns)
-    figure = style.new_figure(1.4 * lines)
-    axes = figure.subplots(lines, columns, squeeze=False)
-    for axis, (title, programs) in zip(axes.flat, panels.items(), strict=False):
+    figure, axes = panel_figure(len(panels), columns_for(len(panels)), 1.4, beside=0)
+    for axis, (title, programs) in zip(axes, panels.items(), strict=True):
         most = max(len(images) for _, images in programs)
         sheet = np.full((CELL * len(programs), CELL * most, 3), 255, np.uint8)
         for row, (_, images) in enumerate(programs):
             for column, image in enumerate(images):
                 top, left, size = CELL * row, CELL * column, len(image)
                 sheet[top : top + size, left : left + size] = image
-        axis.imshow(sheet, interpolation="none")
+        heat_map(axis, sheet, interpolation="none")
         axis.set_title(title)
         axis.set_xticks([])
         axis.set_yticks([CELL * (row + 0.5) for row in range(len(programs))], [label for label, _ in programs])
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
     return figure

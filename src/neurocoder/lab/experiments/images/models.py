@@ -25,8 +25,7 @@ from torch.nn.functional import avg_pool2d
 
 import neurocoder as nc
 
-from ...mlp import mlp
-from ...networks import LeNet
+from ...networks import LeNet, mlp
 from .densenet import DenseNet
 
 DATASETS = {"cifar10": 10, "cifar100": 100}
@@ -34,7 +33,7 @@ DATASETS = {"cifar10": 10, "cifar100": 100}
 NETWORKS = {"mlp": "MLP", "lenet": "LeNet", "densenet": "DenseNet"}
 WIDER = 9 / 8
 """Factor on the hidden dense layers of `original-wide`: 1.12 times the parameters."""
-GLANCE = 3 * 8 * 8
+CONTROL_DIM = 3 * 8 * 8
 """Numbers that steer `neurocoder-steered`: averages over 4 x 4 pixels."""
 
 Targets = Mapping[str, Sequence[str]]
@@ -150,7 +149,7 @@ def build_model(variant: Variant, hidden: int = 8, depth: int = 100, checkpointi
         return network
     fields: dict[str, Any] = {"slots": 30, "key_dim": 5, "steps": 5, "heads": 3, "least_used": 5, "hidden": hidden}
     program = nc.ProgramConfig(**(fields | {"orthogonality": 0.1, "residual": True} | dict(model.changes)))
-    nc.recode(network, targets, model.config or program, control_dim=GLANCE if model.steered else None)
+    nc.recode(network, targets, model.config or program, control_dim=CONTROL_DIM if model.steered else None)
     for layer in network.modules():
         if isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear):
             layer.reset_parameters()  # ten weights of their own, as published, not ten copies of one

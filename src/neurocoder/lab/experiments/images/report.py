@@ -9,18 +9,18 @@ from statistics import fmean
 from typing import Any
 
 from ...records.record import Record
-from ...report.compare import AS_THE_PRESET, Effective, Rows, apart, label, panel
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
-from ...report.statistics import by_seed, differences
+from ...report.compare import AS_THE_PRESET, Effective, Rows, factor_out_shared, label, panel
+from ...report.sections import Estimate, PairedDifference, Plot, Section, Table
+from ...report.statistics import metric_by_seed
+from ...report.tables import Row, estimate, paired, table
 from . import figures
-from .classes import TITLES
+from .data import TITLES
 from .models import MODELS, NETWORKS, parse, variants
-from .report_programs import Cases, agreement_table, class_tables, program_table
-from .shared import shared_plots
+from .report_programs import Cases, agreement_table, class_tables, program_table, shared_plots
 
 PAPERS = {"original": "original", "mixture": "moe", "stored-program": "nsm", "neurocoder": "neurocoder"}
 """The paper's names of our models."""
-MAIN = (*PAPERS, "original-wide")
+COMPARED_MODELS = (*PAPERS, "original-wide")
 """The models that are compared; all others are directions of the search."""
 KINDS = {
     "none": "images as they are",
@@ -38,8 +38,10 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     if not records:
         return []
     found = cases(records)
-    main = {case: own for case, models in found.items() if (own := {m: models[m] for m in models if m in MAIN})}
-    searched = {case: models for case, models in found.items() if set(models) - set(MAIN)}
+    main = {
+        case: own for case, models in found.items() if (own := {m: models[m] for m in models if m in COMPARED_MODELS})
+    }
+    searched = {case: models for case, models in found.items() if set(models) - set(COMPARED_MODELS)}
     validation = records[0].config["validation"]
     text = [*notes(records), *protocol(found), *([] if validation else missing(found))]
     parts = []
@@ -58,11 +60,11 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 def compared(rows: Rows, effective: Effective) -> list[Plot]:
     """Curves and differences of several configurations; settings are named where a network has more than one."""
     records = [record for _, own in rows for record in own]
-    found = [(settings, cases(own)) for settings, own in apart(rows)[1]]
+    found = [(settings, cases(own)) for settings, own in factor_out_shared(rows)[1]]
     held_out = {record.config["validation"] for record in records}
     validation = held_out == {True}
     curves: dict[str, dict[str, figures.Curve]] = {}
-    gained: dict[str, dict[str, list[float]]] = {}
+    gained: dict[str, dict[str, Sequence[float]]] = {}
     for case in cases(records):
         mine = [(settings, {case: models[case]}) for settings, models in found if case in models]
         name = "-".join((*case, "original"))
@@ -103,27 +105,20 @@ def title(case: tuple[str, str]) -> str:
 
 def direction(model: str) -> str:
     """What the search changes, in words."""
-    if model in MAIN:
+    if model in COMPARED_MODELS:
         return "Neurocoder as in the paper" if model == "neurocoder" else MODELS[model].title
     return MODELS[model].title.removeprefix("Neurocoder, ")
 
 
-def values(runs: Sequence[Record], metric: str) -> dict[int, float]:
-    """By seed."""
-    return by_seed(runs, runs[0].variant, metric) if runs else {}
-
-
-def pairs(models: Models, model: str, base: str = "original") -> list[float]:
+def to(models: Models, model: str, base: str = "original") -> PairedDifference | None:
     """A model's accuracy minus another's, for each seed that both have."""
-    if model == base:
-        return []
-    return differences(values(models.get(model, ()), "accuracy"), values(models.get(base, ()), "accuracy"))
+    return paired(models[model], models.get(base, ()), "accuracy") if model != base else None
 
 
-def gains(found: Mapping[tuple[str, str], Models]) -> dict[str, dict[str, list[float]]]:
+def gains(found: Mapping[tuple[str, str], Models]) -> dict[str, dict[str, Sequence[float]]]:
     """By data set and network: each model's differences to the original."""
     each = {
-        title(case): {direction(model): own for model in models if (own := pairs(models, model))}
+        title(case): {direction(model): gain.values for model in models if (gain := to(models, model))}
         for case, models in found.items()
     }
     return {name: own for name, own in each.items() if own}
@@ -145,7 +140,7 @@ def curve(runs: Sequence[Record], validation: bool) -> figures.Curve:
     """Of the epochs of a model's runs; the last entry of a history is not of an epoch."""
     metric = "validation_accuracy" if validation else "train_accuracy"
     seeds = [[entry[metric] for entry in record.history[:-1]] for record in runs]
-    return figures.Curve(seeds, None if validation else fmean(values(runs, "accuracy").values()))
+    return figures.Curve(seeds, None if validation else fmean(record.metrics["accuracy"] for record in runs))
 
 
 def curves_plot(shown: Mapping[str, Mapping[str, figures.Curve]], validation: bool, mixed: bool = False) -> Plot:
@@ -221,17 +216,29 @@ def words(names: Iterable[str]) -> str:
 
 def accuracy_table(found: Cases, measure: str, paper: Mapping[str, Any]) -> Table:
     """A row for each data set, network and model."""
-    rows: list[list[Cell]] = []
+    rows: list[Row] = []
     uneven = False
     for case, models in found.items():
         stated = paper.get(case[1], {}).get(case[0], {})
         for model, runs in models.items():
-            own, theirs, paired = values(runs, "accuracy"), stated.get(PAPERS.get(model, "")), pairs(models, model)
-            gain = f"{theirs - stated['original']:+.2f}" if theirs is not None and model != "original" else None
-            uneven |= bool(paired) and own.keys() != values(models["original"], "accuracy").keys()
-            cells: list[Cell] = [Ours(list(own.values())), f"{max(own.values()):.2f} of {len(own)}"]
-            cells += [Difference(paired) if paired else None, theirs, gain]
-            rows.append([TITLES[case[0]], NETWORKS[case[1]], MODELS[model].title, *cells])
+            accuracies, theirs, gain = (
+                metric_by_seed(runs, "accuracy"),
+                stated.get(PAPERS.get(model, "")),
+                to(models, model),
+            )
+            uneven |= gain is not None and accuracies.keys() != metric_by_seed(models["original"], "accuracy").keys()
+            rows.append(
+                {
+                    "data": TITLES[case[0]],
+                    "network": NETWORKS[case[1]],
+                    "model": MODELS[model].title,
+                    measure: Estimate([*accuracies.values()]),
+                    "best run": f"{max(accuracies.values()):.2f} of {len(accuracies)}",
+                    "to the original": gain,
+                    "paper": theirs,
+                    "paper's gain": f"{theirs - stated['original']:+.2f}" if theirs and model != "original" else None,
+                }
+            )
     caption = (
         "After the last epoch; nothing is chosen on the test set. Differences are to the original network with the "
         "same seed, starting weights, batches and schedule. The paper gives the best of five runs on the test set, and "
@@ -242,66 +249,61 @@ def accuracy_table(found: Cases, measure: str, paper: Mapping[str, Any]) -> Tabl
             " Some models have other seeds than the original: their difference is over the seeds that both have, so it "
             "is not the difference of the two means."
         )
-    return Table(
-        title=f"{measure.capitalize()} in percent",
-        headings=["data", "network", "model", measure, "best run", "to the original", "paper", "paper's gain"],
-        rows=rows,
-        caption=caption,
-    )
+    return table(f"{measure.capitalize()} in percent", rows, caption)
 
 
 def search_table(found: Cases) -> Table:
     """A row for each direction, beside the original and Neurocoder as in the paper."""
-    rows: list[list[Cell]] = []
+    rows: list[Row] = []
     for case, models in found.items():
         base = models["original"][0].parameters["total"] if "original" in models else None
         for model, runs in models.items():
-            if model in MAIN and model not in ("original", "neurocoder"):
+            if model in COMPARED_MODELS and model not in ("original", "neurocoder"):
                 continue
-            paired, ours = pairs(models, model), pairs(models, model, "neurocoder") if model != "original" else []
-            ratio = f"{runs[0].parameters['total'] / base:.2f}" if base else None
-            cells: list[Cell] = [ratio, Ours(list(values(runs, "accuracy").values()))]
-            cells += [Difference(paired) if paired else None, Difference(ours) if ours else None]
-            rows.append([TITLES[case[0]], NETWORKS[case[1]], direction(model), *cells])
-    return Table(
-        title="Where conditional programs might pay more",
-        headings=[
-            *("data", "network", "direction", "times the original's parameters"),
-            *("accuracy, %", "to the original", "to Neurocoder as in the paper"),
-        ],
-        rows=rows,
-        caption=(
-            "As in the paper: P=30 J=5 H=3 K=5, LSTM 8, gated residual, a=0.1, on all layers of the MLP and the output "
-            "layer of the others. Each other row changes what it names."
-        ),
+            rows.append(
+                {
+                    "data": TITLES[case[0]],
+                    "network": NETWORKS[case[1]],
+                    "direction": direction(model),
+                    "times the original's parameters": f"{runs[0].parameters['total'] / base:.2f}" if base else None,
+                    "accuracy, %": estimate(runs, "accuracy"),
+                    "to the original": to(models, model),
+                    "to Neurocoder as in the paper": to(models, model, "neurocoder") if model != "original" else None,
+                }
+            )
+    return table(
+        "Where conditional programs might pay more",
+        rows,
+        "As in the paper: P=30 J=5 H=3 K=5, LSTM 8, gated residual, a=0.1, on all layers of the MLP and the output "
+        "layer of the others. Each other row changes what it names.",
     )
 
 
 def size_table(found: Cases, paper: Mapping[str, Any]) -> Table:
     """A row for each network and model; means over the data sets that were run, as in Table 6."""
-    rows: list[list[Cell]] = []
-    for network in NETWORKS:
-        sets = [models for (_, its), models in found.items() if its == network]
-        for model in (name for name in MODELS if any(name in models for models in sets)):
-            runs = [models[model] for models in sets if model in models]
-            bases = [models["original"][0].parameters["total"] for models in sets if {model, "original"} <= set(models)]
-            total = fmean(own[0].parameters["total"] for own in runs)
-            seconds = [record.metrics["epoch_seconds"] for own in runs for record in own]
-            least = min(entry["epoch_seconds"] for own in runs for record in own for entry in record.history)
-            theirs = paper.get("parameters", {}).get(network, {}).get(PAPERS.get(model, ""))
-            ratio = f"{total / fmean(bases):.2f}" if len(bases) == len(runs) else None
-            times: list[Cell] = [f"{fmean(seconds):.2f}", f"{least:.2f}"]
-            rows.append([NETWORKS[network], MODELS[model].title, round(total), ratio, theirs, *times])
-    return Table(
-        title="Number of parameters, and seconds per epoch",
-        headings=[
-            *("network", "model", "parameters", "times the original's", "paper's parameters"),
-            *("seconds per epoch", "fastest epoch"),
-        ],
-        rows=rows,
-        caption=(
-            "Means over the data sets that were run. Mixtures and stored programs replace the dense layers whose count "
-            "is nearest to Table 6. Seconds of training alone: the median over a run's epochs but the first, mean over "
-            "runs. Runs that share a GPU slow each other, so these times compare models only if each ran alone."
-        ),
+    rows: list[Row] = []
+    for network, model in product(NETWORKS, MODELS):
+        sets = [models for (_, its), models in found.items() if its == network and model in models]
+        if not sets:
+            continue
+        bases = [models["original"][0].parameters["total"] for models in sets if "original" in models]
+        runs = [record for models in sets for record in models[model]]
+        total = fmean(models[model][0].parameters["total"] for models in sets)
+        rows.append(
+            {
+                "network": NETWORKS[network],
+                "model": MODELS[model].title,
+                "parameters": round(total),
+                "times the original's": f"{total / fmean(bases):.2f}" if len(bases) == len(sets) else None,
+                "paper's parameters": paper.get("parameters", {}).get(network, {}).get(PAPERS.get(model, "")),
+                "seconds per epoch": f"{fmean(record.metrics['epoch_seconds'] for record in runs):.2f}",
+                "fastest epoch": f"{min(entry['epoch_seconds'] for run in runs for entry in run.history):.2f}",
+            }
+        )
+    return table(
+        "Number of parameters, and seconds per epoch",
+        rows,
+        "Means over the data sets that were run. Mixtures and stored programs replace the dense layers whose count "
+        "is nearest to Table 6. Seconds of training alone: the median over a run's epochs but the first, mean over "
+        "runs. Runs that share a GPU slow each other, so these times compare models only if each ran alone.",
     )

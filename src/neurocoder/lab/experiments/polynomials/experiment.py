@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ import neurocoder as nc
 from ...records.record import Record
 from ...report.sections import Section
 from ...train.spec import Batch, Task
+from ...validate import Count, Positive, Range, validate
 from ..experiment import TaskExperiment
 from . import report as polynomials_sections
 from .data import PolynomialStream
@@ -34,15 +35,15 @@ BLOCK = 100
 class Rates:
     """A learning rate for each kind of model; GRUs of all sizes share theirs."""
 
-    rate_gru: float
+    rate_gru: Positive
     """Rate of GRUs of any size with a linear output layer."""
-    rate_hyper: float
+    rate_hyper: Positive
     """Rate of the HyperNet."""
-    rate_single_2: float
+    rate_single_2: Positive
     """Rate of the single-step Neurocoder with an LSTM of 2."""
-    rate_single_3: float
+    rate_single_3: Positive
     """Rate of the single-step Neurocoder with an LSTM of 3."""
-    rate_multi: float
+    rate_multi: Positive
     """Rate of the multi-step Neurocoder."""
 
     @classmethod
@@ -59,27 +60,27 @@ class Rates:
 class PolynomialsConfig:
     """How to train, and on which sequences."""
 
-    iterations: int = 10_000
+    iterations: Count = 10_000
     """Training steps, each on fresh sequences."""
-    batch: int = 128
+    batch: Count = 128
     """Sequences per training step."""
     rates: Rates = field(default_factory=lambda: Rates.same(2e-2))
     """Adam's initial learning rate for each model. The paper gives none."""
     decay: Literal["none", "cosine"] = "cosine"
     """Learning-rate schedule: constant, or cosine decay to zero."""
-    clip: float | None = None
+    clip: Positive | None = None
     """Clip gradients to this norm; None: no clipping."""
-    chunks: int = 5
+    chunks: Annotated[int, Range(2)] = 5
     """Polynomials per sequence; the `doubled` variants have twice as many, in sequences twice as long."""
-    points: int = 20
+    points: Annotated[int, Range(4)] = 20
     """Points per polynomial."""
-    noise: float = 0.1
+    noise: Positive = 0.1
     """Standard deviation of the Gaussian noise on y in the `noise` variants; that of y itself is 0.81."""
-    evaluate_every: int = 100
+    evaluate_every: Count = 100
     """Training steps between evaluations."""
-    held_out: int = 1024
+    held_out: Count = 1024
     """Held-out sequences to evaluate on."""
-    sharpness: float = 1.0
+    sharpness: Positive = 1.0
     """Sharpness of the Neurocoders' content attention."""
     orthogonality: float = 0.1
     """Weight of the Neurocoders' orthogonal loss, a."""
@@ -89,19 +90,7 @@ class PolynomialsConfig:
     """Evaluate on a separate validation set, to choose settings without the report's sequences."""
 
     def __post_init__(self) -> None:
-        least = {"iterations": 1, "batch": 1, "chunks": 2, "points": 4, "evaluate_every": 1, "held_out": 1}
-        for name, low in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
-        numbers = asdict(self.rates) | {"noise": self.noise, "sharpness": self.sharpness}
-        if self.clip is not None:
-            numbers["clip"] = self.clip
-        for name, value in numbers.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
-        if self.decay not in ("none", "cosine"):
-            raise ValueError(f"decay must be 'none' or 'cosine', got {self.decay!r}")
+        validate(self)
 
     def factor(self, step: int) -> float:
         """On the learning rate at a training step."""

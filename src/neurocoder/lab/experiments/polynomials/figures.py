@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 
 from ...report import style
+from ...report.figures import Curve, bar, curves, heat_map, legend
 
 LOOKS = {
     "GRU": (style.PURPLE, "o"),
@@ -26,9 +26,6 @@ LOOKS = {
 ORACLE = "best linear predictor, boundaries known"
 SMALLEST = 1e-4
 """Distances of an AUC from 1 are drawn as at least this."""
-
-Curve = NDArray[Any]
-"""Rows of (x, y)."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +61,8 @@ def learning_curves(rows: Sequence[Row]) -> Figure:
             for other in medians.values():
                 axis.plot(*other.T, color="0.8", linewidth=0.9, zorder=1)
             axis.plot(*row.oracle.T, color=style.BLACK, linestyle=":", linewidth=1.1, zorder=4)
-            for run in row.curves.get(model, ()):
-                axis.plot(*run.T, color=LOOKS[model][0], linewidth=0.6, alpha=0.45, zorder=2)
             if model in medians:
-                axis.plot(*medians[model].T, color=LOOKS[model][0], zorder=3)
+                curves(axis, row.curves[model], medians[model], LOOKS[model][0], alpha=0.45)
             axis.set_yscale("log")
             axis.yaxis.set_minor_formatter(NullFormatter())
             axis.grid(axis="y")
@@ -102,14 +97,11 @@ def attention_over_time(examples: Mapping[str, Mapping[str, Any]], points: int) 
         attention, y, prediction = (np.array(example[name]) for name in ("attention", "y", "prediction"))
         length, slots = attention.shape
         begins = np.arange(points, length, points)
-        edges = (-0.5, length - 0.5, slots + 0.5, 0.5)
-        picture = upper.imshow(attention.T, cmap=style.MAP, aspect="auto", extent=edges)
+        picture = heat_map(upper, attention.T, aspect="auto", extent=(-0.5, length - 0.5, slots + 0.5, 0.5))
         upper.vlines(begins - 0.5, 0.5, slots + 0.5, color="white", linestyle="--", linewidth=0.9)
         upper.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        upper.spines[:].set_visible(False)
-        upper.tick_params(length=0)
         upper.set_title(model, color=LOOKS[model][0], fontweight="bold")
-        figure.colorbar(picture, ax=upper, pad=0.01, aspect=18, label="attention $w^u$").outline.set_visible(False)
+        bar(figure, picture, upper, aspect=18, label="attention $w^u$")
         change = np.linalg.norm(np.diff(attention, axis=0), axis=1)
         between.plot(np.arange(1, length), change / change.max(), color=style.BLACK, linewidth=1.2)
         for axis in (between, lower):
@@ -163,9 +155,5 @@ def boundary_auc(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]
         axis.set_xlabel("1 - AUC")
         axis.set_title(title)
     axes[0].invert_yaxis()
-    known: dict[str, Any] = {}
-    for axis in axes:
-        known |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    order = [*models, "jump of $y$ alone"]
-    figure.legend([known[name] for name in order], order, loc="outside upper left", ncols=len(order))
+    legend(figure, axes, [*models, "jump of $y$ alone"], ncols=len(models) + 1)
     return figure

@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 import neurocoder as nc
 
 from .data import Family
-from .gru import Regressor
+
+
+class Regressor(nn.Module):
+    """A GRU whose state goes through an output layer to one number per time step."""
+
+    def __init__(self, inputs: int, hidden: int, output: nn.Module) -> None:
+        super().__init__()
+        self.gru = nn.GRU(inputs, hidden, batch_first=True)
+        self.output = output
+
+    def states(self, x: Tensor) -> Tensor:
+        """(N, T, inputs) -> (N, T, hidden)"""
+        return self.gru(x)[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, T, inputs) -> (N, T)"""
+        return self.output(self.states(x)).squeeze(-1)
 
 
 class Model(NamedTuple):

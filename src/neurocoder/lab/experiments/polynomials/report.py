@@ -10,8 +10,8 @@ import numpy as np
 
 from ...records.record import Record
 from ...report.cells import brief
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
-from ...report.statistics import differences
+from ...report.sections import Plot, Section, Table
+from ...report.tables import Row, estimate, paired, table
 from . import figures as plots
 from .data import Family
 from .models import MODELS, SETTINGS, family, join, split
@@ -85,39 +85,36 @@ def errors(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
     )
 
 
-def by_seed(records: Sequence[Record]) -> dict[int, float]:
-    """Error above the floor, in ten-thousandths."""
-    return {record.seed: UNIT * record.metrics["above_floor"] for record in records}
-
-
 def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
     """A row for each model, and one for the best linear predictor."""
     sequences, published = family_of(first_of(runs)), paper.get("parameters", {})
-    rivals = [model for model in RIVALS if model in runs]
-    rows: list[Sequence[Cell]] = []
+    rivals = {f"minus {MODELS[rival].title}": rival for rival in RIVALS if rival in runs}
+    rows: list[Row] = []
     for model, records in runs.items():
-        above = by_seed(records)
-        minus = [Difference(differences(above, by_seed(runs[rival]))) if rival != model else None for rival in rivals]
-        rest = Ours([UNIT * record.metrics["rest"] for record in records])
-        sizes = records[0].parameters["total"], published.get(MODELS[model].paper)
-        middle = f"{median(above.values()):.2f}"
-        rows.append((MODELS[model].title, *sizes, Ours([*above.values()]), middle, *minus, rest))
-    oracle, floor, begins = sequences.linear_oracle(), sequences.floor(), sequences.first_points()
-    expected = [f"{UNIT * error:.2f}" for error in (oracle.mean().item() - floor, oracle[~begins].mean().item())]
-    rows.append((plots.ORACLE, None, None, expected[0], None, *(None for _ in rivals), expected[1]))
-    return Table(
-        title=f"{title(runs)}, {first_of(runs).config['iterations']:,} iterations: error above the floor, 1e-4",
-        headings=(
-            "model",
-            "parameters",
-            "paper's",
-            "above the floor",
-            "median",
-            *(f"minus {MODELS[rival].title}" for rival in rivals),
-            "at other than first points",
-        ),
-        rows=rows,
-        caption=f"{sequences.chunks} chunks of {sequences.points} points; the floor is "
+        above = estimate(records, "above_floor", scale=UNIT)
+        against = {heading: runs[rival] if rival != model else () for heading, rival in rivals.items()}
+        rows.append(
+            {
+                "model": MODELS[model].title,
+                "parameters": records[0].parameters["total"],
+                "paper's": published.get(MODELS[model].paper),
+                "above the floor": above,
+                "median": f"{median(above.values):.2f}" if above else None,
+                **{heading: paired(records, theirs, "above_floor", scale=UNIT) for heading, theirs in against.items()},
+                "at other than first points": estimate(records, "rest", scale=UNIT),
+            }
+        )
+    oracle, begins = sequences.linear_oracle(), sequences.first_points()
+    expected = {
+        "model": plots.ORACLE,
+        "above the floor": f"{UNIT * (oracle.mean().item() - sequences.floor()):.2f}",
+        "at other than first points": f"{UNIT * oracle[~begins].mean().item():.2f}",
+    }
+    rows.append(dict.fromkeys(rows[0]) | expected)
+    return table(
+        f"{title(runs)}, {first_of(runs).config['iterations']:,} iterations: error above the floor, 1e-4",
+        rows,
+        f"{sequences.chunks} chunks of {sequences.points} points; the floor is "
         f"{first_of(runs).observations['floor']:.5f} on these sequences. The linear predictor is a reference, not a "
         "bound; its errors are expected values.",
     )
@@ -139,7 +136,7 @@ def beginnings(settings: Sequence[Runs]) -> Section:
     """Figure 5; each setting has a Neurocoder."""
     panels = {
         title(runs): {
-            MODELS[model].title: {signal: judged(records, signal) for signal in plots.SIGNALS}
+            MODELS[model].title: {signal: auc_of(records, signal) for signal in plots.SIGNALS}
             for model, records in runs.items()
         }
         for runs in settings
@@ -179,28 +176,32 @@ def attention(shown: Runs) -> list[Plot]:
     return [Plot("attention", caption, lambda: plots.attention_over_time(examples, points))] if examples else []
 
 
-def judged(records: Sequence[Record], signal: str, measure: str = "either") -> list[float]:
-    """A measure of `boundaries.judge`, for each seed; empty if the models do not have the signal."""
-    found = [record.observations["boundaries"] for record in records]
-    return [signals[signal][measure] for signals in found if signal in signals]
+def auc_of(records: Sequence[Record], signal: str, measure: str = "either") -> list[float]:
+    """A measure of `evaluation.boundary_auc`, for each seed; empty if the models do not have the signal."""
+    seeds = [record.observations["boundaries"] for record in records]
+    return [signals[signal][measure] for signals in seeds if signal in signals]
 
 
 def auc_table(settings: Sequence[Runs]) -> Table:
     """A row for each signal of each model, two columns for each setting."""
-    measures = {"": "either", ", quiet": "quiet"}
-    rows: list[Sequence[Cell]] = []
+    columns = {
+        f"{title(runs)}{words}": (runs, measure)
+        for runs in settings
+        for words, measure in (("", "either"), (", quiet", "quiet"))
+    }
+    rows: list[Row] = []
     for model in dict.fromkeys(model for runs in settings for model in runs):
         for signal, words in plots.SIGNALS.items():
-            found = [judged(runs.get(model, ()), signal, measure) for runs in settings for measure in measures.values()]
-            if any(found) and signal != "jump":
-                rows.append((MODELS[model].title, words.replace("\n", " "), *(brief(values, 3) for values in found)))
-    jumps = [first_of(runs).observations["boundaries"]["jump"] for runs in settings]
-    rows.append(("none", "jump of y", *(f"{jump[measure]:.3f}" for jump in jumps for measure in measures.values())))
+            found = {name: auc_of(runs.get(model, ()), signal, measure) for name, (runs, measure) in columns.items()}
+            if any(found.values()) and signal != "jump":
+                cells = {name: brief(values, 3) for name, values in found.items()}
+                rows.append({"model": MODELS[model].title, "signal": words.replace("\n", " "), **cells})
+    jumps = {name: auc_of([first_of(runs)], "jump", measure)[0] for name, (runs, measure) in columns.items()}
+    rows.append({"model": "none", "signal": "jump of y"} | {name: f"{value:.3f}" for name, value in jumps.items()})
     numbers = sorted({len(records) for runs in settings for records in runs.values()})
-    return Table(
-        title="AUC of beginnings of chunks",
-        headings=("model", "signal", *(f"{title(runs)}{words}" for runs in settings for words in measures)),
-        rows=rows,
-        caption=f"Mean ± standard deviation, n={' or '.join(map(str, numbers))}. Of attention and state, the change is "
+    return table(
+        "AUC of beginnings of chunks",
+        rows,
+        f"Mean ± standard deviation, n={' or '.join(map(str, numbers))}. Of attention and state, the change is "
         "scored; of the last prediction, its error.",
     )

@@ -22,13 +22,13 @@ from ...records.record import Record
 from ...report.compare import Rows
 from ...report.sections import Plot, Section
 from ...train.context import Context
+from ...validate import Count, NonNegative, validate
 from ..experiment import Experiment
 from . import report as split_sections
 from .data import tasks_of
 from .growing import Growing, View, erased, nearest_keys, slot_map
-from .methods import make_method, make_optimiser
 from .models import build_growing, build_model
-from .variants import naming, parse, variants
+from .variants import make_method, make_optimiser, naming, parse, variants
 
 VIEWS: dict[str, View] = {"mnist": "blurred", "permuted": "pixels"}
 """What the keys of growing models are made of, by data set; else features."""
@@ -38,50 +38,42 @@ VIEWS: dict[str, View] = {"mnist": "blurred", "permuted": "pixels"}
 class SplitConfig:
     """How to train on the tasks."""
 
-    epochs: int = 4
+    epochs: Count = 4
     """Passes over each task's data."""
-    batch: int = 128
+    batch: Count = 128
     """Samples per batch; an epoch's last one has what is left."""
-    rate: float = 1.0
+    rate: NonNegative = 1.0
     """Factor on the learning rates of Hsu et al.: 1e-3 for Adam, which penalties use too, and 1e-2 for Adagrad."""
-    strength: float | None = 1.0
+    strength: NonNegative | None = 1.0
     """Factor on the penalties' coefficients of Hsu et al.; None: the factor that was best on validation data, for each
     scenario, method and model."""
     recode: Literal["all", "trunk"] = "all"
     """Which layers of the Neurocoders are recoded: all, or not the output layers."""
     residual: bool = False
     """Whether the layers of `neurocoder` have a gated residual."""
-    orthogonality: float = 10.0
+    orthogonality: NonNegative = 10.0
     """Weight of the orthogonal loss, a."""
-    hidden: int = 32
+    hidden: Count = 32
     """Size of the composition networks' LSTM; the paper does not give it."""
-    slots: int | None = None
+    slots: Count | None = None
     """Growing models: slots of all heads together; None: the model's own number, as for the next four."""
-    rank: int | None = None
+    rank: Count | None = None
     """Growing models: rank of each slot's program."""
-    key_dim: int | None = None
+    key_dim: Count | None = None
     """Growing models: numbers in a key: pixels of a smaller image, or a fixed random projection of features."""
-    writes: int | None = None
+    writes: Count | None = None
     """Growing models: slots that one step may write."""
     max_similarity: float | None = None
     """Growing models: an input becomes a new key if its cosine to every key is below this."""
-    size: int = 32
+    size: Count = 32
     """Split CIFAR: pixels to a side of the images that the ResNet sees, 32 or, resized, 224."""
     validation: bool = False
     """Hold out a tenth of each task's training data and evaluate on it; the test set is not read."""
-    samples: int | None = None
+    samples: Count | None = None
     """Train on only this many samples of each task, and evaluate on as many; None: all."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "hidden", "size", "samples", "slots", "rank", "key_dim", "writes"):
-            value = getattr(self, name)
-            optional = name in ("samples", "slots", "rank", "key_dim", "writes")
-            if not (optional and value is None) and (type(value) is not int or value < 1):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-        for name in ("rate", "strength", "orthogonality"):
-            value = getattr(self, name)
-            if not (name == "strength" and value is None) and not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+        validate(self)
         if self.max_similarity is not None and not -1 < self.max_similarity <= 1:
             raise ValueError(f"max_similarity must be above -1 and at most 1, got {self.max_similarity!r}")
 

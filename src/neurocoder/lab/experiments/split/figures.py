@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ...report import style
-from ...report.statistics import summary
+from ...report.figures import bar, heat_map, legend, means, panel_figure
 
 LOOKS = {
     "mlp": (style.PURPLE, "o"),
@@ -34,23 +34,17 @@ def accuracy_curves(panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]
     Args:
         panels: by method, then by model, one curve (tasks,) per seed
     """
-    rows = -(-len(panels) // 5)
-    columns = -(-len(panels) // rows)
-    figure = style.new_figure(0.6 + 2.1 * rows)
-    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axis, (method, models) in zip(axes.flat, panels.items(), strict=False):
+    columns = -(-len(panels) // -(-len(panels) // 5))
+    figure, axes = panel_figure(len(panels), columns, 2.1, sharex=True, sharey=True)
+    for axis, (method, models) in zip(axes, panels.items(), strict=True):
         for model, curves in models.items():
             colour, mark = LOOKS[model]
-            found = [summary(values) for values in zip(*curves, strict=True)]
-            x, half = range(1, len(found) + 1), [one.interval[1] - one.mean if one.interval else 0 for one in found]
-            axis.errorbar(x, [one.mean for one in found], half, color=colour, marker=mark, ms=4, capsize=2, label=model)
+            x = range(1, len(curves[0]) + 1)
+            means(axis, x, zip(*curves, strict=True), color=colour, marker=mark, ms=4, capsize=2, label=model)
         axis.set_title(method)
         axis.grid(axis="y")
         axis.set_xticks(x)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    handles = {label: one for axis in axes.flat for one, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=5)
+    legend(figure, axes, ncols=5)
     figure.supxlabel("tasks learned", fontsize=9)
     figure.supylabel("average accuracy so far, %", fontsize=9)
     return figure
@@ -64,27 +58,20 @@ def matrices(panels: Mapping[str, NDArray[np.float64]]) -> Figure:
         panels: by title, a matrix (tasks, tasks)
     """
     columns = min(6, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = style.new_figure(0.4 + 1.9 * rows)
+    figure, axes = panel_figure(len(panels), columns, 1.9, beside=0.4)
     figure.set_figwidth(max(columns / 6, 0.4) * figure.get_figwidth())
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis, (title, matrix) in zip(axes.flat, panels.items(), strict=False):
-        picture = axis.imshow(matrix, cmap=style.MAP, vmin=0, vmax=100)
+    for axis, (title, matrix) in zip(axes, panels.items(), strict=True):
+        picture = heat_map(axis, matrix, vmin=0, vmax=100)
         for (row, column), value in np.ndenumerate(matrix) if len(matrix) <= 6 else ():
-            axis.text(
-                column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color="w" if value < 65 else "k"
-            )
+            colour = "w" if value < 65 else "k"
+            axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
         axis.set_title(title, fontsize=8.5)
         places = range(0, len(matrix), max(1, len(matrix) // 5))
         axis.set_xticks(places, [place + 1 for place in places])
         axis.set_yticks(places, [place + 1 for place in places])
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
     figure.supxlabel("evaluated on task", fontsize=9)
     figure.supylabel("after task", fontsize=9)
-    figure.colorbar(picture, ax=list(axes.flat), pad=0.01, label="accuracy, %").outline.set_visible(False)
+    bar(figure, picture, figure.axes, label="accuracy, %")
     return figure
 
 
@@ -95,16 +82,13 @@ def slot_use(panels: Mapping[str, NDArray[np.float64]]) -> Figure:
     Args:
         panels: by title, mean attention over the slots of M_U (tasks, P)
     """
-    figure = style.new_figure(0.5 + 1.15 * len(panels))
-    axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    figure, axes = panel_figure(len(panels), 1, 1.15, beside=0.5)
     for axis, (title, use) in zip(axes, panels.items(), strict=True):
-        picture = axis.imshow(use, cmap=style.MAP, aspect="auto", vmin=0)
+        picture = heat_map(axis, use, aspect="auto", vmin=0)
         axis.set_title(title, fontsize=9)
         axis.set_yticks(range(len(use)), range(1, len(use) + 1))
         axis.set_ylabel("task")
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
-        figure.colorbar(picture, ax=axis, pad=0.01).outline.set_visible(False)
+        bar(figure, picture, axis)
     axes[-1].set_xlabel("slot of $M_U$; colour: mean attention")
     return figure
 
@@ -123,16 +107,14 @@ def growing_slots(found: Mapping[str, Any], matrix: NDArray[np.float64]) -> Figu
     upper, *lower = figure.subfigures(2 if found["keys"] else 1, 1, squeeze=False)[:, 0]
     axis = upper.subplots()
     extent = (0, use.shape[1] * found["width"], tasks + 0.5, 0.5)
-    picture = axis.imshow(use, cmap=style.MAP, aspect="auto", vmin=0, extent=extent)
+    picture = heat_map(axis, use, aspect="auto", vmin=0, extent=extent)
     for place in np.cumsum(found["written"])[:-1]:
         axis.axvline(place, color="w", lw=1)
     axis.set_xlim(0, sum(found["written"]))
     axis.set_xlabel("slot, in order of writing")
     axis.set_ylabel("task")
     axis.set_yticks(range(1, tasks + 1) if tasks <= 10 else range(1, tasks + 1, 5))
-    axis.tick_params(length=0)
-    axis.spines[:].set_visible(False)
-    upper.colorbar(picture, ax=axis, pad=0.01, label="attention").outline.set_visible(False)
+    bar(upper, picture, axis, label="attention")
     if not lower:
         return figure
     axes = lower[0].subplots(3, tasks, height_ratios=[1.3, 1, 1], squeeze=False)
@@ -158,8 +140,7 @@ def memory_sizes(panels: Mapping[str, Sequence[tuple[int, int, float, float]]]) 
     Args:
         panels: by title, points (rank, parameters, accuracy, accuracy of the nearest key)
     """
-    figure = style.new_figure(3.2)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    figure, axes = panel_figure(len(panels), len(panels), 3.2, beside=0)
     ranks = sorted({rank for points in panels.values() for rank, *_ in points})
     for axis, (title, points) in zip(axes, panels.items(), strict=True):
         for index, rank in enumerate(ranks):
@@ -173,8 +154,7 @@ def memory_sizes(panels: Mapping[str, Sequence[tuple[int, int, float, float]]]) 
         axis.set_xlabel("parameters and keys")
         axis.grid(axis="y")
     axes[0].set_ylabel("average accuracy, %")
-    handles = {label: one for axis in axes for one, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=6)
+    legend(figure, axes, ncols=6)
     return figure
 
 

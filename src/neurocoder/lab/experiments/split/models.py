@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -10,28 +10,8 @@ import neurocoder as nc
 
 from .growing import SIZES, Growing, View
 
-
-class Settings(Protocol):
-    """What the models need of the experiment's config."""
-
-    @property
-    def recode(self) -> str: ...
-    @property
-    def residual(self) -> bool: ...
-    @property
-    def orthogonality(self) -> float: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def slots(self) -> int | None: ...
-    @property
-    def rank(self) -> int | None: ...
-    @property
-    def key_dim(self) -> int | None: ...
-    @property
-    def writes(self) -> int | None: ...
-    @property
-    def max_similarity(self) -> float | None: ...
+if TYPE_CHECKING:
+    from .experiment import SplitConfig
 
 
 class MultiHead(nn.Module):
@@ -48,7 +28,7 @@ class MultiHead(nn.Module):
 
 
 def build_growing(
-    name: str, inputs: int, outputs: int, heads: int | None, config: Settings, view: View = "blurred"
+    name: str, inputs: int, outputs: int, heads: int | None, config: SplitConfig, view: View = "blurred"
 ) -> Growing:
     """A growing model of this name; what the config leaves open is the model's own."""
     size = SIZES[name, view]
@@ -67,7 +47,7 @@ def build_growing(
 
 
 def build_model(
-    name: str, inputs: int, outputs: int, heads: int | None, config: Settings, *, width: int = 256, slots: int = 50
+    name: str, inputs: int, outputs: int, heads: int | None, config: SplitConfig, *, width: int = 256, slots: int = 50
 ) -> nn.Module:
     """Any other model, on the CPU, from torch's generator."""
     model = MultiHead(inputs, 400 if name == "mlp-400" else width, outputs, heads)

@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 
 from ...records.record import Record
-from ...report.sections import Cell, Difference, Ours, Plot, Section, Table
-from ...report.statistics import by_seed, differences
+from ...report.sections import Estimate, Plot, Section, Table
+from ...report.tables import Row, estimate, paired, table
 from . import figures as plots
 from .growing import KEPT
 from .variants import DATASETS, METHODS, MODELS, SCENARIOS, Variant, parse
 
-CURVES = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
-DETAILS = ("learned", "forgetting", "backward_transfer", "forward_transfer")
+PUBLISHED = {"Hsu's MLP": "hsu", "paper's MLP": "mlp", "paper's NSM": "nsm", "paper's Neurocoder": "neurocoder"}
+DETAILS = {
+    "just learned": "learned",
+    "forgetting": "forgetting",
+    "backward transfer": "backward_transfer",
+    "forward transfer": "forward_transfer",
+}
+"""Metrics by heading."""
 
 
 def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
@@ -110,86 +116,70 @@ def by_variant(records: Sequence[Record]) -> dict[Variant, list[Record]]:
 
 def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Table:
     """Final average accuracy by method: published, ours, and the Neurocoder's difference to the MLP in pairs."""
-    runs = by_variant(records)
-    models = [model for model in MODELS if any(variant.model == model for variant in runs)]
-    rows: list[list[Cell]] = []
+    runs = {(variant.method, variant.model): found for variant, found in by_variant(records).items()}
+    models = [model for model in MODELS if any(model == its for _, its in runs)]
+    rows: list[Row] = []
     for method in METHODS:
-        own = {variant.model: found for variant, found in runs.items() if variant.method == method}
-        if not own:
+        own = {model: runs.get((method, model), []) for model in models}
+        if not any(own.values()):
             continue
         theirs = stated.get(method.replace("-", "_"), {})
-        published = [theirs[name][0] if name in theirs else None for name in ("hsu", "mlp", "nsm", "neurocoder")]
-        accuracies = [Ours([run.metrics["average_accuracy"] for run in own[m]]) if m in own else None for m in models]
-        scores = {m: by_seed(found, found[0].variant, "average_accuracy") for m, found in own.items()}
-        gains: list[Cell] = []
-        for model in ("neurocoder", "neurocoder-plain"):
-            if model in models:
-                paired = differences(scores[model], scores["mlp"]) if {model, "mlp"} <= scores.keys() else []
-                gains.append(Difference(paired) if paired else None)
-        nearest: list[Cell] = [
-            Ours([run.metrics["nearest_key"] for run in own[m]]) if m in own else None for m in models if grows(m)
-        ]
-        rows.append([method, *published, *accuracies, *nearest, *gains])
-    sizes = {variant.model: found[0].parameters["total"] for variant, found in runs.items()}
-    minus = [f"{model} minus mlp" for model in ("neurocoder", "neurocoder-plain") if model in models]
-    return Table(
-        title="Average accuracy over all tasks after the last one, in percent",
-        headings=[
-            "method",
-            "Hsu's MLP",
-            "paper's MLP",
-            "paper's NSM",
-            "paper's Neurocoder",
-            *models,
-            *(f"1-NN over the keys of {model}" for model in models if grows(model)),
-            *minus,
-        ],
-        rows=rows,
-        caption="Parameters: " + ", ".join(f"{model} {sizes[model]:,}" for model in models) + ".",
-    )
+        rows.append(
+            {
+                "method": method,
+                **{name: theirs[key][0] if key in theirs else None for name, key in PUBLISHED.items()},
+                **{model: estimate(own[model], "average_accuracy") for model in models},
+                **{
+                    f"1-NN over the keys of {model}": estimate(own[model], "nearest_key")
+                    for model in models
+                    if grows(model)
+                },
+                **{
+                    f"{model} minus mlp": paired(own[model], own.get("mlp", ()), "average_accuracy")
+                    for model in ("neurocoder", "neurocoder-plain")
+                    if model in models
+                },
+            }
+        )
+    sizes = {model: found[0].parameters["total"] for (_, model), found in runs.items()}
+    caption = "Parameters: " + ", ".join(f"{model} {sizes[model]:,}" for model in models) + "."
+    return table("Average accuracy over all tasks after the last one, in percent", rows, caption)
 
 
 def detail_table(records: Sequence[Record]) -> Table:
     """What average accuracy hides: how well each task was learned, and what became of it."""
-    rows: list[list[Cell]] = [
-        [
-            variant.method,
-            variant.model,
-            *(Ours([run.metrics[metric] for run in runs]) for metric in DETAILS),
-            runs[0].observations["coefficient"],
-        ]
+    rows: list[Row] = [
+        {
+            "method": variant.method,
+            "model": variant.model,
+            **{heading: estimate(runs, metric) for heading, metric in DETAILS.items()},
+            "coefficient": runs[0].observations["coefficient"],
+        }
         for variant, runs in by_variant(records).items()
     ]
-    return Table(
-        title="Learning and forgetting, in points",
-        headings=[
-            "method",
-            "model",
-            "just learned",
-            "forgetting",
-            "backward transfer",
-            "forward transfer",
-            "coefficient",
-        ],
-        rows=rows,
-        caption="Just learned: the mean accuracy on each task just after it.",
-    )
+    caption = "Just learned: the mean accuracy on each task just after it."
+    return table("Learning and forgetting, in points", rows, caption)
 
 
 def erased_table(records: Sequence[Record]) -> list[Table]:
     """Accuracy against what is left of growing memories, if any were measured."""
-    rows: list[list[Cell]] = []
+    rows: list[Row] = []
     for variant, runs in by_variant(records).items():
         measured = [run for run in runs if "erased" in run.observations]
         for way in ("merged", "dropped") if measured else ():
             left = zip(*(run.observations["erased"][way] for run in measured), strict=True)
-            whole = Ours([run.metrics["average_accuracy"] for run in measured])
-            rows.append([variant.method, variant.model, way, whole, *(Ours(list(values)) for values in left)])
-    if not rows:
-        return []
+            rows.append(
+                {
+                    "method": variant.method,
+                    "model": variant.model,
+                    "erased slots are": way,
+                    "all slots": estimate(measured, "average_accuracy"),
+                    **{f"{share:.0%}": Estimate([*values]) for share, values in zip(KEPT, left, strict=True)},
+                }
+            )
     caption = "The least visited slots are erased after the last task: merged into the nearest that stays, or dropped."
-    headings = ["method", "model", "erased slots are", "all slots", *(f"{share:.0%}" for share in KEPT)]
-    return [Table("Average accuracy, in percent, with a share of the slots", headings, rows, caption)]
+    title = "Average accuracy, in percent, with a share of the slots"
+    return [table(title, rows, caption)] if rows else []
 
 
 def slots(records: Sequence[Record]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def measured(layer: nc.Linear, images: Tensor, labels: Tensor, centres: Tensor, 
     """The layer with what the page needs, measured on images (N, 28, 28) and labels (N,)."""
     x = pooled(images)
     programs = layer.programs(x)
-    average = layer.working_programs(programs).mean(0)
+    average = layer.materialize(x).mean(0)
     path = follow(programs.u, centres)
     paths = torch.stack(
         [torch.bincount(path[labels == digit], minlength=1 << len(centres)) for digit in range(CLASSES)]

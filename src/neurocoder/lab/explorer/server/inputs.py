@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
+
+import neurocoder as nc
 
 BATCH = 64
 """Inputs that pass through the model at once."""
@@ -22,33 +24,33 @@ LABELS = ("labels", "label", "targets", "target", "y")
 class Batch(NamedTuple):
     """Arguments of one call of the model, with n inputs."""
 
-    positional: tuple[Any, ...]
-    named: dict[str, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     size: int
 
     @property
     def first(self) -> Tensor | None:
         """The first tensor among the arguments: what can be shown as an image (n, ...)."""
-        return next((one for one in (*self.positional, *self.named.values()) if isinstance(one, Tensor)), None)
+        return next((value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)), None)
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """With every tensor that has one entry for each input changed."""
-        named = {name: self._one(value, change) for name, value in self.named.items()}
-        return Batch(tuple(self._one(value, change) for value in self.positional), named, self.size)
-
-    def _one(self, value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-        fits = isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.size
-        return change(value) if fits else value
+    def changed(self, change: Callable[[Any], Any]) -> Batch:
+        """With every argument changed."""
+        return self._replace(
+            args=tuple(map(change, self.args)), kwargs={name: change(value) for name, value in self.kwargs.items()}
+        )
 
     def part(self, start: int, stop: int) -> Batch:
-        """Some of the inputs."""
-        return self.mapped(lambda value: value[start:stop])._replace(size=min(stop, self.size) - start)
+        """Some of the inputs: of every tensor that has one entry for each."""
+
+        def cut(value: Any) -> Any:
+            fits = isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.size
+            return value[start:stop] if fits else value
+
+        return self.changed(cut)._replace(size=min(stop, self.size) - start)
 
     def to(self, device: torch.device) -> Batch:
         """With all tensors on a device."""
-        named = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in self.named.items()}
-        moved = tuple(value.to(device) if isinstance(value, Tensor) else value for value in self.positional)
-        return Batch(moved, named, self.size)
+        return self.changed(lambda value: value.to(device) if isinstance(value, Tensor) else value)
 
 
 class Inputs(NamedTuple):
@@ -79,18 +81,16 @@ def imported(option: str, reference: str) -> Any:
     if not module or not name:
         raise ValueError(f"{option} must be like package.module:name, got {reference!r}")
     try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise ValueError(f"{option}: there is no module {error.name!r}, got {reference!r}") from None
-        raise ValueError(f"{option}: {module} cannot be imported: {line(error)}") from None
+        found = importlib.import_module(module)
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module}.".startswith(f"{missing}."):
+            raise ValueError(f"{option}: there is no module {missing!r}, got {reference!r}") from None
         raise ValueError(f"{option}: {module} cannot be imported: {line(error)}") from None
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"{option}: {module} has no {name!r}, got {reference!r}")
-        found = getattr(found, part)
-    return found
+    try:
+        return attrgetter(name)(found)
+    except AttributeError:
+        raise ValueError(f"{option}: {module} has no {name!r}, got {reference!r}") from None
 
 
 def line(error: BaseException) -> str:
@@ -139,9 +139,11 @@ def gathered(data: Any, limit: int) -> Inputs:
     batches: list[Batch] = []
     labels: list[Tensor | None] = []
     room, why = limit, ""
+    if isinstance(data, tuple | list):
+        data = tuple(data) if _is_call(data) else list(data)
     try:
-        for found in _batches(data, limit):
-            batch, told, reason = _batch(found)
+        for call in nc.inspect.calls(data, limit):
+            batch, told, reason = _named(call.kwargs) if call.kwargs else _positional(call.args)
             why = why or reason
             for start in range(0, min(batch.size, room), BATCH):
                 stop = min(start + BATCH, room, batch.size)
@@ -156,7 +158,7 @@ def gathered(data: Any, limit: int) -> Inputs:
         raise ValueError(line(error)) from None
     if not batches:
         raise ValueError("there must be at least one input, got none")
-    known = [one for one in labels if one is not None]
+    known = [told for told in labels if told is not None]
     if len(known) == len(labels):
         return Inputs(batches, torch.cat(known))
     if known and not why:
@@ -164,71 +166,48 @@ def gathered(data: Any, limit: int) -> Inputs:
     return Inputs(batches, None, f"labels are not used: {why}" if why else "")
 
 
-def _batches(data: Any, limit: int) -> Iterator[Any]:
-    """Batches of whatever was given."""
-    if isinstance(data, Dataset):
-        if not hasattr(data, "__len__"):
-            yield default_collate(list(itertools.islice(iter(data), limit)))
-            return
-        count = min(limit, len(data))
-        for start in range(0, count, BATCH):
-            yield default_collate([data[index] for index in range(start, min(start + BATCH, count))])
-    elif isinstance(data, Tensor | np.ndarray | Mapping) or _is_call(data):
-        yield data
-    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        yield from data
-    else:
-        raise ValueError(
-            f"it must be a tensor, (x, y), a dictionary or an iterable of these, got {type(data).__name__}"
-        )
-
-
 def _is_call(data: Any) -> bool:
-    """Whether this is (x,), (x, y) or [x, y], not a list of batches."""
-    if not isinstance(data, tuple | list) or not data or not isinstance(data[0], Tensor | np.ndarray):
+    """Whether this is (x,), (x, y) or [x, y], not several batches."""
+    if not data or not isinstance(data[0], Tensor | np.ndarray):
         return False
     if len(data) == 2 and _is_list(data[1]):
         return True
-    if not all(isinstance(one, Tensor | np.ndarray) for one in data):
+    if not all(isinstance(part, Tensor | np.ndarray) for part in data):
         return False
-    return isinstance(data, tuple) or (len(data) == 2 and _unlike(_tensor(data[0]), _tensor(data[1])))
+    return isinstance(data, tuple) or (len(data) == 2 and _unlike(*data))
 
 
 def _is_list(value: Any) -> bool:
     """Whether these are plain numbers or words."""
     plain = isinstance(value, tuple | list) and bool(value)
-    return plain and all(isinstance(one, int | float | str | np.generic) for one in value)
+    return plain and all(isinstance(entry, int | float | str | np.generic) for entry in value)
 
 
 def _unlike(x: Any, y: Any) -> bool:
     """Whether the second of two tensors is no further batch of inputs, such as labels or targets."""
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+    floats = [part.is_floating_point() if isinstance(part, Tensor) else part.dtype.kind == "f" for part in (x, y)]
+    if x.ndim != y.ndim or floats[0] != floats[1]:
         return True
-    if x.dim() != y.dim() or x.is_floating_point() != y.is_floating_point():
-        return True
-    return x.is_floating_point() and x.dim() == 2 and len(x) == len(y) and x.shape != y.shape
+    return floats[0] and x.ndim == 2 and len(x) == len(y) and x.shape != y.shape
 
 
-def _batch(found: Any) -> tuple[Batch, Tensor | None, str]:
+def _positional(args: tuple[Any, ...]) -> tuple[Batch, Tensor | None, str]:
     """The arguments; if there are some, the labels (n,); or why what is in their place cannot be used."""
-    if isinstance(found, Mapping):
-        return _named({str(name): _tensor(value) for name, value in found.items()})
-    parts = tuple(map(_tensor, found)) if isinstance(found, tuple | list) else (_tensor(found),)
-    if not parts or not isinstance(parts[0], Tensor) or parts[0].dim() == 0:
-        got = type(parts[0]).__name__ if parts and not isinstance(parts[0], Tensor) else "a tensor without dimensions"
-        raise ValueError(f"a batch must be a tensor, (x, y) or a dictionary, got {got if parts else 'an empty one'}")
-    size = len(parts[0])
-    y: Any = parts[1] if len(parts) == 2 else None
+    if not args or not isinstance(args[0], Tensor) or args[0].dim() == 0:
+        got = type(args[0]).__name__ if args and not isinstance(args[0], Tensor) else "a tensor without dimensions"
+        raise ValueError(f"a batch must be a tensor, (x, y) or a dictionary, got {got if args else 'an empty one'}")
+    size = len(args[0])
+    y: Any = args[1] if len(args) == 2 else None
     if isinstance(y, Tensor | np.ndarray) or _is_list(y):  # never an argument: labels, or targets
         shape = tuple(y.shape) if isinstance(y, Tensor | np.ndarray) else (len(y),)
         if not shape or shape[0] != size:
             raise ValueError(f"y must have one entry for each of the {size} inputs, got shape {shape}")
-        return Batch(parts[:1], {}, size), *_labels(y)
-    return Batch(parts, {}, size), None, ""
+        return Batch(args[:1], {}, size), *_labels(y)
+    return Batch(args, {}, size), None, ""
 
 
 def _named(named: dict[str, Any]) -> tuple[Batch, Tensor | None, str]:
-    """As `_batch`, of arguments by name: only whole numbers, one for each input, are labels."""
+    """As `_positional`, of arguments by name: only whole numbers, one for each input, are labels."""
     tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
     tensors = {name: value for name, value in tensors.items() if name not in LABELS} or tensors
     if not tensors or any(value.dim() == 0 for value in tensors.values()):
@@ -240,16 +219,13 @@ def _named(named: dict[str, Any]) -> tuple[Batch, Tensor | None, str]:
     return batch, next(iter(labels.values()), None), ""
 
 
-def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" else value
-
-
 def _labels(y: Any) -> tuple[Tensor | None, str]:
     """Whole numbers (n,), or why these are none."""
     if _is_list(y):
-        if any(isinstance(one, str) for one in y):
+        y = np.asarray(y)
+        if y.dtype.kind == "U":
             return None, "they are words, not whole numbers"
-        y = _tensor(np.asarray(y))
+        y = torch.from_numpy(y) if y.dtype.kind in "biuf" else y
     if not isinstance(y, Tensor):
         return None, "they are words or objects, not whole numbers"
     if y.dim() != 1:

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.growing import GrowingLayer
-from neurocoder.inspect import views
 
 DIGITS = 5
+MEMORIES = ("u", "v", "s")
+
+
+def many(count: int, thing: str) -> str:
+    """A number with its thing: `1 input`, `2 inputs`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def rounded(values: Tensor) -> Any:
@@ -35,9 +39,7 @@ def rounded_to(value: Any, digits: int) -> Any:
 
 def leading(programs: Any) -> tuple[int, ...]:
     """The dimensions of the programs of one call: inputs, positions."""
-    if isinstance(programs, nc.GrowingPrograms):
-        return tuple(programs.slots.shape[:-1])
-    return tuple(programs.u.shape[:-2]) if isinstance(programs, nc.Programs) else ()
+    return tuple(programs.reads()["u"].shape[:-2]) if hasattr(programs, "reads") else ()
 
 
 class Layer:
@@ -48,17 +50,17 @@ class Layer:
         self.read: list[Tensor] = []  # for each batch: attention over the slots of each memory (n, kinds, P)
         self.decided: list[Tensor] = []  # for each batch: what decides the programs (n, D)
         self.axis: int | None = None  # the dimension of the inputs, where their number does not tell
-        self.problem = "" if hasattr(module, "programs") else "this kind of layer keeps no programs to look at"
+        self.problem = "" if module.has_programs else "this kind of layer keeps no programs to look at"
 
     @property
     def grows(self) -> bool:
         """Whether it allocates slots."""
-        return isinstance(self.module, GrowingLayer)
+        return self.module.grows
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The memories whose slots are read; a growing layer has one attention for all."""
-        return ("u",) if self.grows else views.MEMORIES
+        return ("u",) if self.grows else MEMORIES
 
     def add(self, calls: list[Any], size: int) -> None:
         """Keep how a batch of so many inputs was read; the calls of a layer that ran several times are averaged."""
@@ -67,13 +69,13 @@ class Layer:
         if not calls:
             self.problem = "the model did not call it on this data"
             return
-        if not all(isinstance(one, nc.Programs | nc.GrowingPrograms) for one in calls):
+        if not all(hasattr(one, "sigma") or getattr(one, "grows", False) for one in calls):
             self.problem = "its programs are of a kind that this page does not know"
             return
         calls = [self._first(one, size) for one in calls]
         try:
-            read = [torch.stack([views.attention(one, kind, size) for kind in self.kinds], 1) for one in calls]
-            decided = [views.vectors(one, size) for one in calls]
+            read = [torch.stack([nc.inspect.attention(one, kind, size) for kind in self.kinds], 1) for one in calls]
+            decided = [nc.inspect.vectors(one, size) for one in calls]
         except ValueError:
             self.problem = "its programs cannot be told apart by input: one program serves several inputs"
             return
@@ -94,8 +96,8 @@ class Layer:
         shape, axis = leading(programs), self.axis or 0
         if not axis or axis >= len(shape) or shape[axis] != size:
             return programs
-        names = ("slots", "share", "similarity") if isinstance(programs, nc.GrowingPrograms) else views.MEMORIES
-        return programs._replace(**{name: getattr(programs, name).movedim(axis, 0) for name in names})
+        parts = ((value, isinstance(value, Tensor) and value.shape[: len(shape)] == shape) for value in programs)
+        return type(programs)(*(value.movedim(axis, 0) if has_inputs else value for value, has_inputs in parts))
 
     @cached_property
     def attention(self) -> Tensor:
@@ -117,7 +119,7 @@ class Layer:
         """How many inputs are left out."""
         count = 0 if self.problem else int((~self.finite).sum())
         gives = "gives a program that is" if count == 1 else "give programs that are"
-        return f"{views.many(count, 'input')} {gives} not finite: left out" if count else ""
+        return f"{many(count, 'input')} {gives} not finite: left out" if count else ""
 
     def close(self) -> None:
         """After the last batch."""
@@ -125,9 +127,9 @@ class Layer:
             self.problem = "no input gives a program that is finite"
 
     @cached_property
-    def clusters(self) -> views.Clusters:
+    def clusters(self) -> nc.inspect.Clusters:
         """Inputs that share programs; those that are left out are in group -1."""
-        found = views.clusters(self.vectors[self.finite])
+        found = nc.inspect.clusters(self.vectors[self.finite])
         groups = torch.full((len(self.finite),), -1)
         distance = torch.full((len(self.finite),), math.inf)
         groups[self.finite], distance[self.finite] = found.groups, found.distance
@@ -151,9 +153,5 @@ class Layer:
 
 def coded(model: nn.Module) -> dict[str, nc.CodedLayer]:
     """The coded layers, named as `nc.record` names them, also in a compiled model."""
-    found = ((name.split("."), module) for name, module in model.named_modules())
-    return {
-        ".".join(part for part in parts if part != "_orig_mod"): module
-        for parts, module in found
-        if isinstance(module, nc.CodedLayer)
-    }
+    named = nc.coded_layers(model).items()
+    return {".".join(part for part in name.split(".") if part != "_orig_mod"): layer for name, layer in named}

@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 import neurocoder as nc
-from neurocoder.inspect import views
 
 from ...records import store
 from ...records.record import Record
 from .inputs import line
-from .layer import Layer, coded, rounded
-from .study import Refused, Study
+from .layer import rounded
+from .study import Study, require_place
 
 FILE = "neurocoder.safetensors"
 """What makes a folder a checkpoint of `nc.save`."""
@@ -42,14 +42,18 @@ class Runs:
         groups: dict[Path, list[Path]] = {}
         for file in sorted(folder.rglob(FILE), key=natural):
             groups.setdefault(file.parents[1], []).append(file.parent)
-        self.checkpoints = [paths for paths in groups.values() if len(paths) > 1]
-        self.titles = [f"checkpoints {_title(folder, group)}" for group, paths in groups.items() if len(paths) > 1]
-        self.records = [
+        records = [
             record
             for _, record in store.everything(folder, self.warnings.append)
             if record.observations.get("usage") or record.observations.get("slot_map")
         ]
-        if not self.checkpoints and not self.records:
+        self.readers: dict[str, Callable[[], dict[str, Any]]] = {
+            f"checkpoints {folder.name if group == folder else group.relative_to(folder)}": partial(self._read, paths)
+            for group, paths in groups.items()
+            if len(paths) > 1
+        }
+        self.readers |= {title: partial(of_record, one) for title, one in zip(titles(records), records, strict=True)}
+        if not self.readers:
             raise ValueError(
                 f"--runs: {folder} has neither several checkpoints of nc.save (folders with {FILE}) nor records with "
                 "the usage of slots (neurocoder run split)"
@@ -58,20 +62,17 @@ class Runs:
 
     def summary(self) -> list[str]:
         """A title for each run."""
-        return [*self.titles, *titles(self.records)]
+        return list(self.readers)
 
     def run(self, place: int) -> dict[str, Any]:
         """`panels` of one run: each with `title`, `rows`, `usage` (T, P), how far it `moved` (T - 1,), `width`."""
-        if not 0 <= place < len(self.checkpoints) + len(self.records):
-            raise Refused(f"run must be from 0 to {len(self.checkpoints) + len(self.records) - 1}, got {place}")
+        require_place("run", place, len(self.readers))
         with self.study.lock:
             if place not in self._known:
-                behind = place - len(self.checkpoints)
-                found = of_record(self.records[behind]) if behind >= 0 else self._over_time(self.checkpoints[place])
-                self._known[place] = found
+                self._known[place] = list(self.readers.values())[place]()
             return self._known[place]
 
-    def _over_time(self, paths: list[Path]) -> dict[str, Any]:
+    def _read(self, paths: list[Path]) -> dict[str, Any]:
         """Usage at each checkpoint, over the data of the study."""
         if len(paths) > MOST:
             paths = [paths[round(place * (len(paths) - 1) / (MOST - 1))] for place in range(MOST)]
@@ -80,47 +81,26 @@ class Runs:
         problems: list[str] = []
         for path in paths:
             try:
-                means = self._usage(nc.load(path, self._plain()))
+                means = self._usage(path)
             except Exception as error:  # a checkpoint of another model, or a damaged one
                 problems.append(f"{path.name} is left out: {line(error)}")
                 continue
             names.append(path.name)
             for name, mean in means.items():
                 found.setdefault(name, []).append(mean)
-        panels = []
-        for name, rows in found.items():
-            if len(rows) == len(names) > 1:
-                wide = max(len(row) for row in rows)  # a growing layer has more slots later
-                usage = torch.stack([nn.functional.pad(row, (0, wide - len(row))) for row in rows])
-                panels.append(panel(name, names, usage))
+        whole = {name: rows for name, rows in found.items() if len(rows) == len(names) > 1}
         return {
             "about": "Usage of each slot over the data of this page, checkpoint by checkpoint.",
-            "panels": panels,
+            "panels": [panel(name, names, pad_sequence(rows, batch_first=True)) for name, rows in whole.items()],
             "problems": problems,
             "metrics": {},
         }
 
-    def _plain(self) -> nn.Module:
-        """A copy of the model with plain layers: a checkpoint recodes it as it was saved."""
-        return nc.restore(copy.deepcopy(self.study.model), data=self._sample())
-
-    def _sample(self) -> Any:
-        """One input as `nc.restore` takes it; its mean weights are overwritten."""
+    def _usage(self, path: Path) -> dict[str, torch.Tensor]:
+        """Of a checkpoint, by layer, the mean attention over the slots of U (P,)."""
         batch = self.study.inputs.one(0).to(self.study.device)
-        return batch.named or batch.positional
-
-    def _usage(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """By layer, the mean attention over the slots of U (P,)."""
-        layers = {name: Layer(name, module) for name, module in coded(model).items()}
-        for name, layer in layers.items():
-            layer.axis = self.study.layers[name].axis if name in self.study.layers else None
-        for batch in self.study.inputs.batches:
-            trace, _ = self.study.run(model, batch)
-            for name, layer in layers.items():
-                if not layer.problem:
-                    layer.add(trace.calls(name), batch.size)
-        for layer in layers.values():
-            layer.close()
+        plain = nc.restore(copy.deepcopy(self.study.model), data=batch.kwargs or batch.args)  # load recodes as it was
+        layers = Study(nc.load(path, plain), self.study.inputs, images=False).layers
         return {name: layer.attention[layer.finite, 0].mean(0) for name, layer in layers.items() if not layer.problem}
 
 
@@ -131,7 +111,7 @@ def titles(records: Sequence[Record]) -> list[str]:
     for place, name in enumerate(names):
         alike.setdefault(name, []).append(place)
     for places in alike.values():
-        settings = [_settings(records[place]) for place in places]
+        settings = [_settings(records[place].config) for place in places]
         keys = sorted({key for one in settings for key in one})
         differ = [key for key in keys if len({one.get(key) for one in settings}) > 1]
         for place, one in zip(places, settings, strict=True):
@@ -144,23 +124,13 @@ def titles(records: Sequence[Record]) -> list[str]:
     return names
 
 
-def _settings(record: Record) -> dict[str, str]:
+def _settings(config: Mapping[str, Any], group: str = "") -> dict[str, str]:
     """Settings by name, those inside others with dots."""
     found: dict[str, str] = {}
-
-    def add(start: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for name, one in value.items():
-                add(f"{start}.{name}" if start else str(name), one)
-        else:
-            found[start] = str(value)
-
-    add("", record.config)
+    for name, value in config.items():
+        name = f"{group}{name}"
+        found |= _settings(value, f"{name}.") if isinstance(value, Mapping) else {name: str(value)}
     return found
-
-
-def _title(folder: Path, group: Path) -> str:
-    return folder.name if group == folder else str(group.relative_to(folder))
 
 
 def panel(title: str, rows: list[str], usage: torch.Tensor, width: int = 1) -> dict[str, Any]:
@@ -169,7 +139,7 @@ def panel(title: str, rows: list[str], usage: torch.Tensor, width: int = 1) -> d
         "title": title,
         "rows": rows,
         "usage": rounded(usage),
-        "moved": rounded(views.drift(usage)),
+        "moved": rounded(nc.inspect.drift(usage)),
         "width": width,
     }
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import neurocoder as nc
-from neurocoder.inspect import views
 
 from .inputs import Batch, Inputs, line
-from .layer import DIGITS, Layer, coded, rounded, rounded_to, told
+from .layer import DIGITS, MEMORIES, Layer, coded, rounded, rounded_to, told
 
 TYPICAL = 12
 """Inputs of a group that are shown."""
@@ -29,8 +28,14 @@ SLOTS = 400
 """Written slots of a growing layer that are told one by one: the most visited ones."""
 
 
-class Refused(ValueError):
+class BadQuestion(ValueError):
     """A question that has no answer, such as one about a layer that is not there."""
+
+
+def require_place(name: str, place: int, count: int) -> None:
+    """Require a place in a list."""
+    if not 0 <= place < count:
+        raise BadQuestion(f"{name} must be a whole number from 0 to {count - 1}, got {place}")
 
 
 @contextmanager
@@ -60,7 +65,7 @@ class Study:
         self.layers = {name: Layer(name, module) for name, module in named.items()}
         self.device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
         self.outputs: list[Tensor] = []
-        if any(hasattr(module, "programs") for module in named.values()):
+        if any(module.has_programs for module in named.values()):
             self._watch()
         self.pictures = self._pictures() if images else None
 
@@ -68,7 +73,7 @@ class Study:
         """The programs of one batch, and the model's output."""
         with self.lock, watching(model), nc.record(model) as trace:
             moved = batch.to(self.device)
-            output = model(*moved.positional, **moved.named)
+            output = model(*moved.args, **moved.kwargs)
         return trace, output
 
     def _watch(self) -> None:
@@ -110,7 +115,7 @@ class Study:
         whole = torch.cat([one.detach().cpu().float() for one in shown if one is not None])
         if whole.dim() == 2 and whole.shape[1] < 196:  # rather a table than an image
             return None
-        return views.thumbnails(whole)
+        return nc.inspect.thumbnails(whole)
 
     @cached_property
     def labels(self) -> list[Any] | None:
@@ -164,17 +169,10 @@ class Study:
             },
         }
 
-    def find(self, place: Any) -> Layer:
+    def find(self, place: int) -> Layer:
         """The layer at this place of the list."""
-        if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < len(self.layers):
-            raise Refused(f"layer must be a whole number from 0 to {len(self.layers) - 1}, got {place!r}"[:200])
+        require_place("layer", place, len(self.layers))
         return list(self.layers.values())[place]
-
-    def input(self, name: str, index: Any) -> int:
-        """A valid index of an input."""
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < self.inputs.total:
-            raise Refused(f"{name} must be a whole number from 0 to {self.inputs.total - 1}, got {index!r}"[:200])
-        return index
 
     def layer(self, place: int) -> dict[str, Any]:
         """Usage, groups and growth of one layer."""
@@ -217,7 +215,7 @@ class Study:
     def growth(self, layer: Layer) -> dict[str, Any]:
         """When slots were written, and what they serve; slots in order of writing."""
         module: Any = layer.module
-        found = views.written(module)
+        found = nc.inspect.written(module)
         use = layer.attention[:, 0][:, found.slots] if len(found.slots) else layer.attention.new_zeros(1, 0)
         if len(found.slots):
             use = torch.where(layer.finite.unsqueeze(1), use, 0.0)
@@ -245,33 +243,33 @@ class Study:
             "slots": slots,
         }
 
-    def inspect(self, question: Any) -> dict[str, Any]:
+    def inspect(self, place: int, index: int, other: int | None = None, way: float = 0.0) -> dict[str, Any]:
         """The program of one input, or on the way from it to another.
 
         Args:
-            question: `layer`, its place in the list; `index` of an input; and optionally `other`, the index of a second
-                one, and `way`, from 0 (the first) to 1 (the second).
+            place: of the layer in the list.
+            index: of the input.
+            other: the index of a second one.
+            way: from 0 (the first) to 1 (the second).
         """
-        if not isinstance(question, dict) or set(question) - {"layer", "index", "other", "way"}:
-            raise Refused("the question must be an object with layer, index and optionally other and way")
-        layer, index = self.find(question.get("layer")), self.input("index", question.get("index"))
+        layer = self.find(place)
         if layer.problem:
-            raise Refused(f"layer {layer.name!r}: {layer.problem}")
-        batch, way = self.inputs.one(index), question.get("way", 0)
-        if question.get("other") is not None:
-            if isinstance(way, bool) or not isinstance(way, int | float) or not 0 <= way <= 1:
-                raise Refused(f"way must be a number from 0 to 1, got {way!r}"[:200])
-            batch = self._between(batch, self.inputs.one(self.input("other", question["other"])), float(way))
+            raise BadQuestion(f"layer {layer.name!r}: {layer.problem}")
+        require_place("index", index, self.inputs.total)
+        batch = self.inputs.one(index)
+        if other is not None:
+            require_place("other", other, self.inputs.total)
+            batch = self._between(batch, self.inputs.one(other), way)
         try:
             trace, output = self.run(self.model, batch)
         except Exception as error:  # of the user's own model
-            raise Refused(f"the model fails on this input: {line(error)}") from None
+            raise BadQuestion(f"the model fails on this input: {line(error)}") from None
         programs = trace.calls(layer.name)[-1]
-        vector = torch.stack([views.vectors(one, 1) for one in trace.calls(layer.name)]).mean(0)
+        vector = torch.stack([nc.inspect.vectors(one, 1) for one in trace.calls(layer.name)]).mean(0)
         result: dict[str, Any] = {"nearest": [], "group": None, "note": "this program is not finite"}
         if vector.isfinite().all():
             result = {
-                "nearest": self._nearest(layer, vector, None if question.get("other") is not None else index),
+                "nearest": self._nearest(layer, vector, index if other is None else None),
                 "group": int(torch.cdist(vector, layer.clusters.centres).argmin()),
                 "note": "",
             }
@@ -279,8 +277,8 @@ class Study:
             chances = output[0].float().softmax(0)
             top = chances.argsort(descending=True)[:10]
             result["answer"] = [[int(place), rounded_to(float(chances[place]), 4)] for place in top]
-        if self.pictures is not None and question.get("other") is not None:
-            pixels = self.pictures[index] * (1 - way) + self.pictures[question["other"]] * way
+        if self.pictures is not None and other is not None:
+            pixels = self.pictures[index] * (1 - way) + self.pictures[other] * way
             result["picture"] = b64encode(pixels.round().byte().numpy().tobytes()).decode()
         return result | (self._slots(programs) if layer.grows else self._components(layer, programs))
 
@@ -295,17 +293,14 @@ class Study:
         """A mixture of two inputs of numbers."""
         a, b = first.first, second.first
         if a is None or b is None or not a.is_floating_point() or a.shape != b.shape:
-            raise Refused("there is no way between these inputs: they must be numbers of the same shape")
-        others = iter((*second.positional, *second.named.values()))
-        return first._replace(
-            positional=tuple(_mixed(value, next(others), way) for value in first.positional),
-            named={name: _mixed(value, next(others), way) for name, value in first.named.items()},
-        )
+            raise BadQuestion("there is no way between these inputs: they must be numbers of the same shape")
+        others = iter((*second.args, *second.kwargs.values()))
+        return first.changed(lambda value: _mixed(value, next(others), way))
 
     def _components(self, layer: Layer, programs: nc.Programs) -> dict[str, Any]:
         """`attention` (3, r, P), `sigma` (r,) and the residual's `gate`, each the mean over positions."""
         config: Any = layer.module.config
-        parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in views.MEMORIES]
+        parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in MEMORIES]
         gate = None if programs.gate is None else rounded_to(float(programs.gate.float().mean()), 4)
         return {
             "attention": told(torch.stack(parts)),

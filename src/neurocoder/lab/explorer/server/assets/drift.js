@@ -48,7 +48,7 @@ NC.drift = (root, app) => {
     const tell = aloud ? NC.tell : () => undefined;
     body.replaceChildren(make("p", { class: "note", text: "Reading …" }));
     try {
-      draw(await NC.ask(`api/run?place=${place}`));
+      draw(await NC.ask("api/run", { place }));
       tell(`${app.summary.runs[place]}: ${body.querySelectorAll("h3").length} tables. ${[...body.querySelectorAll(".problem")].map((one) => one.textContent).join(" ")}`);
     } catch (error) {
       body.replaceChildren(make("p", { class: "problem", text: error.message }));

@@ -72,7 +72,7 @@ NC.start = async () => {
     buttons.forEach((button, n) => button.setAttribute("aria-pressed", String(n === place)));
     NC.tell(`Layer ${summary.layers[place].name}`);
     try {
-      if (!app.known.has(place)) app.known.set(place, await NC.ask(`api/layer?place=${place}`));
+      if (!app.known.has(place)) app.known.set(place, await NC.ask("api/layer", { place }));
       if (app.place === place) await show(app.known.get(place));
     } catch (error) {
       if (app.place === place) await show({ problem: error.message, error: true });

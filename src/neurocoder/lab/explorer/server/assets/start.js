@@ -3,9 +3,8 @@
 const NC = {};
 
 /** Asks the server; the address of this page holds the token. */
-NC.ask = async (path, question) => {
-  const options = question === undefined ? {} : { method: "POST", body: JSON.stringify(question) };
-  const answer = await fetch(path, options).catch(() => {
+NC.ask = async (path, question = {}) => {
+  const answer = await fetch(`${path}?${new URLSearchParams(question)}`).catch(() => {
     throw Object.assign(new Error("The server has stopped: start `neurocoder explore` again."), { stopped: true });
   });
   const content = await answer.json();
