@@ -29,8 +29,6 @@ class GrowingPrograms(NamedTuple):
         torch.Size([32, 2])
     """
 
-    grows = True
-
     slots: Tensor
     """Their indices (..., top_k)."""
     share: Tensor
@@ -41,6 +39,11 @@ class GrowingPrograms(NamedTuple):
     """The optimiser step that wrote each of them (..., top_k), from 0; -1 for slots that are not written."""
     written: Tensor
     """How many slots of the memory are written ()."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether the memory may have more slots later."""
+        return True
 
     def reads(self) -> dict[str, Tensor]:
         """The one attention over the written slots (..., 1, P), on the CPU; NaN for inputs that are not finite."""

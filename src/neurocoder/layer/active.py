@@ -65,8 +65,9 @@ class Composition(Protocol):
     Each kind may have a result type of its own. Views, plots and the explorer ask only this.
     """
 
-    grows: Any
-    """Whether the memory may have more slots later."""
+    @property
+    def grows(self) -> bool:
+        """Whether the memory may have more slots later."""
 
     def reads(self) -> dict[str, Tensor]:
         """How strongly each component reads each slot, by memory: "u" first (..., r, P), not negative."""
@@ -81,12 +82,15 @@ class Composition(Protocol):
 class Mixes(NamedTuple):
     """How the programs of some inputs combine the rows of U and V, for kinds without a result type of their own."""
 
-    grows = False
-
     matrix: Tensor
     """M (..., P, P)"""
     gate: Tensor | None
     """g (..., 1); None: 1"""
+
+    @property
+    def grows(self) -> bool:
+        """Whether the memory may have more slots later."""
+        return False
 
     def reads(self) -> dict[str, Tensor]:
         """How much each row of V takes from each row of U, and the reverse (..., P, P)."""

@@ -251,7 +251,8 @@ class CodedLayer(nn.Module):
             first = self.compose(torch.zeros_like(probes[:1]))
             weight, scale = first.weight(), first.scale
             for other in map(self.compose, probes.split(1)):
-                if not torch.equal(weight, other.weight()) or (scale is not None and scale.ne(other.scale).any()):
+                same_scale = scale is None or other.scale is None or torch.equal(scale, other.scale)
+                if not (same_scale and torch.equal(weight, other.weight())):
                     return None
             return weight[0].mT.to(wide), 1.0 if scale is None else scale[0, 0].to(wide)
 

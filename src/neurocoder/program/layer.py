@@ -29,8 +29,6 @@ class Programs(NamedTuple):
         True
     """
 
-    grows = False
-
     u: Tensor
     """Attention w^u over M_U (..., r, P)."""
     v: Tensor
@@ -47,6 +45,11 @@ class Programs(NamedTuple):
     """Least-used attention l for u, v, s (..., 3, r, P)."""
     interpolation: Tensor
     """The gates sigmoid(g) between the two, for u, v, s (..., 3, r, P)."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether the memory may have more slots later."""
+        return False
 
     def reads(self) -> dict[str, Tensor]:
         """The attention over the slots of each memory (..., r, P)."""
