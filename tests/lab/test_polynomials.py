@@ -226,9 +226,9 @@ def test_each_model_has_its_own_learning_rate_in_every_setting():
 
 
 def test_the_learning_rate_falls_to_zero_along_a_cosine():
-    config = PolynomialsConfig(iterations=100, decay="cosine")
-    assert [config.factor(step) for step in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
-    assert PolynomialsConfig(decay="none").factor(9_999) == 1
+    factor = EXPERIMENT.build(dataclasses.replace(SMOKE, iterations=100, decay="cosine"), "gru", 0, CPU).schedule
+    assert [factor(step) for step in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
+    assert EXPERIMENT.build(dataclasses.replace(SMOKE, decay="none"), "gru", 0, CPU).schedule(9_999) == 1
 
 
 # The report

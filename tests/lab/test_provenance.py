@@ -147,4 +147,4 @@ def test_records_of_other_source_are_named(tmp_path, capsys, monkeypatch):
     assert "other source" not in capsys.readouterr().err
     monkeypatch.setattr(environment, "running", lambda: "0" * 64)
     assert run(*wish) == 0
-    assert "1 finished run made with other source code; kept, --again replaces" in capsys.readouterr().err
+    assert "1 finished run made with other source code; kept, --overwrite replaces" in capsys.readouterr().err

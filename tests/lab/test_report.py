@@ -14,7 +14,7 @@ from neurocoder.lab.report import cells, html, markdown, text
 from neurocoder.lab.report.chapter import draw
 from neurocoder.lab.report.sections import Estimate, PairedDifference, Table, UndrawableError
 from neurocoder.lab.report.statistics import by_seed, differences, summary
-from neurocoder.lab.runner import command
+from neurocoder.lab.runner.options import parse_run
 
 
 def test_summary_of_four_values_by_hand():
@@ -187,7 +187,7 @@ def test_commands_are_understood_by_the_command_line():
     config = replace(experiment.presets["smoke"], batch=64, learning_rate=0.25, validation=True, train_images=None)
     made = replace(record("linear", 3), experiment="digits", preset="smoke", config=plain(config), loop="graph")
     (line,) = provenance.commands(experiment, "smoke", [made], "digits")
-    options, found, parsed = command.options(shlex.split(line)[2:])
+    options, found, parsed = parse_run(shlex.split(line)[2:])
     assert (found.name, options.preset, options.seeds, options.variants) == ("digits", "smoke", "3", "linear")
     assert options.loop == "graph"
     assert parsed == config

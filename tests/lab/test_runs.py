@@ -15,7 +15,8 @@ from torch import nn
 from neurocoder.lab.records import checkpoint as checkpoints
 from neurocoder.lab.records.checkpoint import Checkpoint
 from neurocoder.lab.records.record import Damaged
-from neurocoder.lab.runner.runs import differences, format_seeds
+from neurocoder.lab.runner.job import diff_config
+from neurocoder.lab.runner.options import format_seeds
 
 SLOW = ("--variants", "program", "--seeds", 0, "--pause", 0.05)
 
@@ -58,7 +59,7 @@ def test_a_run_killed_in_the_middle_resumes_to_the_same_record_bit_for_bit(tmp_p
 
 
 @pytest.mark.parametrize(("variant", "optimiser"), [("program", "adam"), ("program", "sgd"), ("dropout", "adam")])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_an_interrupted_run_saves_itself_and_resumes_bit_for_bit(
     tmp_path, capsys, interrupted, number, status, variant, optimiser
 ):
@@ -84,7 +85,7 @@ def test_finished_runs_are_skipped_and_done_anew_when_asked(tmp_path, capsys):
     assert run(*wish, "--seeds", "0-2") == 0
     assert "1 finished, 2 finished before" in capsys.readouterr().out
     assert path.stat().st_mtime_ns == before
-    assert run(*wish, "--again") == 0
+    assert run(*wish, "--overwrite") == 0
     assert path.stat().st_mtime_ns > before
     assert "2 finished" in capsys.readouterr().out
 
@@ -102,9 +103,9 @@ def test_another_configuration_is_refused_before_anything_is_trained(tmp_path, c
     said = capsys.readouterr().err
     assert difference in said
     assert "--output" in said
-    assert "--again" in said
+    assert "--overwrite" in said
     assert not (tmp_path / "lines" / "best" / "linear").exists()
-    assert run("--variants", "program", "--seeds", 0, "--output", tmp_path, *options, "--again") == 0
+    assert run("--variants", "program", "--seeds", 0, "--output", tmp_path, *options, "--overwrite") == 0
 
 
 def test_settings_without_an_effect_may_change(tmp_path, capsys, monkeypatch, interrupted):
@@ -121,12 +122,12 @@ def test_settings_without_an_effect_may_change(tmp_path, capsys, monkeypatch, in
     assert run(*wish, "--pause", 0.002) == 0
     said = capsys.readouterr()
     assert "1 finished before" in said.out
-    assert "finished runs are kept, although pause is 0.001 there and 0.002 here; --again repeats them" in said.err
+    assert "finished runs are kept, although pause is 0.001 there and 0.002 here; --overwrite repeats them" in said.err
     assert run(*wish, "--pause", 0.002, "--steps", 50) == 2
 
 
 def test_records_that_cannot_be_written_are_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("neurocoder.lab.runner.runs.perform", None)
+    monkeypatch.setattr("neurocoder.lab.runner.sweep.run_job", None)
     (tmp_path / "file").write_text("")
     for output, why in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "folder", "Not a directory")):
         assert run("--output", output) == 2
@@ -200,9 +201,9 @@ def test_a_checkpoint_in_the_way_is_not_overwritten(tmp_path, capsys):
     assert run(*wish) == 2
     said = capsys.readouterr().err
     assert "--resume" in said
-    assert "--again" in said
+    assert "--overwrite" in said
     assert path.exists()
-    assert run(*wish, "--again") == 0
+    assert run(*wish, "--overwrite") == 0
     assert not path.exists()
 
 
@@ -264,7 +265,7 @@ def test_an_interrupt_that_cannot_be_saved_ends_the_sweep_all_the_same(tmp_path,
 def test_a_rerun_that_was_interrupted_is_resumed_although_there_is_an_old_record(tmp_path, interrupted):
     wish = ("--variants", "linear", "--seeds", 0, "--output", tmp_path)
     assert run(*wish) == 0
-    assert interrupted(signal.SIGTERM, 5, *wish, "--batch", 4, "--again") == 143
+    assert interrupted(signal.SIGTERM, 5, *wish, "--batch", 4, "--overwrite") == 143
     assert outcome(tmp_path)["config"]["batch"] == 8
     assert run(*wish, "--batch", 4, "--resume") == 0
     assert outcome(tmp_path)["config"]["batch"] == 4
@@ -332,4 +333,4 @@ def test_differences_name_settings_of_nested_parts():
         {"steps": 3, "rates": {"rate_a": 0.1, "rate_b": 0.2}},
         {"steps": 3, "rates": {"rate_a": 0.1, "rate_b": 0.3}},
     )
-    assert differences(old, new) == "rate_b is 0.2 there and 0.3 here"
+    assert diff_config(old, new) == "rate_b is 0.2 there and 0.3 here"

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -15,37 +15,26 @@ from neurocoder import __version__
 NEEDED = ("tyro", "rich", "matplotlib", "scipy")
 
 
-def _lab(name: str, *first: str) -> Callable[[Sequence[str]], int]:
-    """A function of `command.py`, which is imported only when it is called."""
-
-    def call(arguments: Sequence[str]) -> int:
-        from .runner import command
-
-        return cast(int, getattr(command, name)(*first, arguments))
-
-    return call
-
-
-COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
-    "run": (_lab("run"), "train an experiment: all its variants and seeds, or some"),
-    "report": (
-        _lab("forward", "report", "report.build"),
-        "build tables and figures from the records, next to the paper's",
-    ),
-    "export": (_lab("forward", "export", "records.export"), "write all records as one CSV file, a row per run"),
-    "pack": (_lab("forward", "pack", "records.pack"), "gather records into one file per experiment and preset"),
-    "list": (_lab("table"), "list the experiments and presets"),
-    "play": (
-        _lab("forward", "play", "rl.play"),
-        "draw an episode of an agent as a GIF, with the programs it attends to",
-    ),
-    "explore": (
-        _lab("forward", "explore", "explorer.command"),
-        "watch a program being composed, or look into a model of your own",
-    ),
-    "bench": (_lab("forward", "bench", "bench.command"), "benchmark program layers against plain ones"),
-    "demo": (_lab("forward", "demo", "demo"), "a two-minute demo on MNIST"),
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("", "train an experiment: all its variants and seeds, or some"),
+    "report": ("report.build", "build tables and figures from the records, next to the paper's"),
+    "export": ("records.export", "write all records as one CSV file, a row per run"),
+    "pack": ("records.pack", "gather records into one file per experiment and preset"),
+    "list": ("", "list the experiments and presets"),
+    "play": ("rl.play", "draw an episode of an agent as a GIF, with the programs it attends to"),
+    "explore": ("explorer.command", "watch a program being composed, or look into a model of your own"),
+    "bench": ("bench.command", "benchmark program layers against plain ones"),
+    "demo": ("demo", "a two-minute demo on MNIST"),
 }
+"""Modules with `Options` and `main`, imported only when they are called, and what they do; two are functions."""
+
+
+def _call(name: str, arguments: Sequence[str]) -> int:
+    from .runner import command
+
+    if module := COMMANDS[name][0]:
+        return command.forward(name, module, arguments)
+    return (command.run if name == "run" else command.table)(arguments)
 
 
 def usage() -> str:
@@ -74,12 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError(f"the lab needs {', '.join(missing)}: pip install 'neurocoder[lab]'")
         if not {"", os.getcwd()} & set(sys.path):
             sys.path.append(os.getcwd())  # for the user's own experiments; `python -m` does the same
-        return COMMANDS[name][0](arguments)
+        return _call(name, arguments)
     except BrokenPipeError:  # as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes its buffer there
         return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except SystemExit as end:  # after --help, or options that tyro has explained
+        return cast(int, end.code)
     except KeyboardInterrupt:
         return 130

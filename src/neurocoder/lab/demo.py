@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -21,8 +22,10 @@ from .experiments.digits.report import draw_grid
 from .records.files import obstacle
 from .records.record import Record
 from .report import style
-from .runner.runs import Setup, Unit, perform
+from .runner.job import Job, Setup
+from .runner.sweep import run_job
 from .train.context import Guard
+from .validate import Count, Range, validate
 
 MODELS = {"linear classifier": "linear", "Neurocoder, J=1": "P10-H4-J1", "Neurocoder, J=5": "P10-H4-J5"}
 """Variants of the digits experiment, by title; the Neurocoders have at most 7,532 parameters, the linear classifier
@@ -33,16 +36,15 @@ MODELS = {"linear classifier": "linear", "Neurocoder, J=1": "P10-H4-J1", "Neuroc
 class Options:
     """Neurocoders on MNIST against a linear classifier with at least as many parameters."""
 
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     """Seed of the initial weights, the projection and the shuffling."""
-    epochs: int = 12
+    epochs: Count = 12
     """Passes over the training images."""
     output: Path = Path("demo")
     """Folder for the figure."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"--seed must be in 0..{2**32 - 1}, got {self.seed}")
+        validate(self, options=True)
 
 
 def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record]:
@@ -57,8 +59,8 @@ def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record
             def report(step: int, steps: int, shown: str, row: TaskID = row) -> None:
                 progress.update(row, completed=step, total=steps)
 
-            unit = Unit("digits", "digits", "demo", config, variant, seed)
-            found[title] = perform(unit, setup, Guard(report=report))
+            job = Job("digits", "digits", "demo", config, variant, seed)
+            found[title] = run_job(job, setup, Guard(report=report))
             progress.update(row, completed=1, total=1)
     return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -64,8 +63,7 @@ def check(name: str, value: Any, annotation: Any) -> None:
 
 def validate(config: Any, *, options: bool = False) -> None:
     """Check each field of a dataclass, and of dataclasses in it. `options`: messages name `--the-option` of a field."""
-    kind: Any = type(config)
-    annotations = _annotations(kind)
+    annotations = get_type_hints(type(config), include_extras=True)
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
@@ -73,8 +71,3 @@ def validate(config: Any, *, options: bool = False) -> None:
         else:
             name = f"--{field.name.replace('_', '-')}" if options else field.name
             check(name, value, annotations[field.name])
-
-
-@cache
-def _annotations(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)

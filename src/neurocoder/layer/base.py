@@ -248,10 +248,11 @@ class CodedLayer(nn.Module):
             wide = torch.promote_types(like.dtype, torch.float32)
             generator = torch.Generator().manual_seed(0)
             probes = torch.randn(PROBES, self.control_width, generator=generator, dtype=torch.float32).to(like)
-            found = self.compose(torch.cat([torch.zeros_like(probes[:1]), probes]))
-            weight, scale = found.weight(), found.scale
-            if not (weight == weight[:1]).all() or not (scale is None or (scale == scale[:1]).all()):
-                return None
+            first = self.compose(torch.zeros_like(probes[:1]))
+            weight, scale = first.weight(), first.scale
+            for other in map(self.compose, probes.split(1)):
+                if not torch.equal(weight, other.weight()) or (scale is not None and scale.ne(other.scale).any()):
+                    return None
             return weight[0].mT.to(wide), 1.0 if scale is None else scale[0, 0].to(wide)
 
     def constant_weight(self) -> Tensor | None:

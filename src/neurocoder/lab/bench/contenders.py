@@ -58,7 +58,7 @@ class Materialising(nn.Module):
 class OnePath(nn.Module):
     """A layer under `nc.backend`. It shares its layer's parameters."""
 
-    def __init__(self, layer: nn.Module, path: str) -> None:
+    def __init__(self, layer: nn.Module, path: Any) -> None:  # a name that it knows
         super().__init__()
         self.layer, self.path = layer, path
 

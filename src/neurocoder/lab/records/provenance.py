@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..experiments import Experiment
-from ..runner.runs import format_seeds
+from ..runner.options import format_seeds
 from . import environment as environments
 from .record import Record, plain
 

@@ -144,7 +144,7 @@ def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]
         try:
             sections = experiment.sections(own, paper)
         except Exception as error:
-            again = f"{commands(experiment, preset, own, reference)[0]} --again"
+            again = f"{commands(experiment, preset, own, reference)[0]} --overwrite"
             raise ValueError(
                 f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are "
                 f"they from this version? `{again}` recreates them"

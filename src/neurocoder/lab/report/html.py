@@ -6,38 +6,14 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 
 from .cells import LEGEND, excludes_zero, numeric, ours, text
 from .chapter import Chapter, Picture, slug
 from .sections import Cell, Estimate, Section, Table
 
 TITLE = "Neurocoder: our results and the paper's"
-STYLE = """
-:root { --paper: #fdfdfc; --ink: #1d2126; --faint: #5c6570; --line: #d9dce0; --tint: #f2f4f6; --link: #0b5cad }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #15181c; --ink: #e4e7ea; --faint: #9aa4af; --line: #363c44; --tint: #1f242a; --link: #7db7f2 } }
-* { box-sizing: border-box }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 76rem; background: var(--paper); color: var(--ink);
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
-h1 { font-size: 1.7rem; line-height: 1.2 } h2 { margin-top: 3rem; padding-top: 1rem; border-top: 2px solid var(--line) }
-h3 { margin-top: 2.2rem } h1, h2, h3 { text-wrap: balance } a, summary { color: var(--link) }
-p, li, figcaption { max-width: 44rem } .note, figcaption, .interval { color: var(--faint) }
-.note, figcaption { margin: .4rem 0 1.6rem; font-size: .92rem }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .92rem }
-dt { color: var(--faint) } dd { margin: 0; overflow-wrap: anywhere }
-nav ul { padding-left: 1.2rem } code, pre { font: .88em/1.5 ui-monospace, Menlo, Consolas, monospace }
-pre { padding: .7rem .9rem; background: var(--tint); border-radius: 6px } summary { cursor: pointer }
-pre, .scroll { overflow-x: auto } :focus-visible { outline: 2px solid var(--link) }
-table { margin-top: 1.2rem; border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
-caption { padding-bottom: .4rem; text-align: left; font-weight: 600 }
-th, td { padding: .35rem 0 .35rem .9rem; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
-th { vertical-align: bottom; font-weight: 600 } thead th { border-bottom: 2px solid var(--line); white-space: normal }
-tbody th { max-width: 20rem; font-weight: 400; white-space: normal }
-th:first-child { padding-left: 0 } .number { text-align: right }
-tbody th, td { vertical-align: top } .interval { display: block; font-size: .8em; line-height: 1.3 }
-figure { margin: 1.2rem 0 } img { display: block; width: 100%; min-width: 38rem; background: #fff; border-radius: 4px }
-@media (max-width: 44rem) { h1 { font-size: 1.4rem } h3 { margin-top: 1.6rem } tbody th { max-width: 8rem } }
-"""
+STYLE = Path(__file__).with_name("report.css").read_text()
 
 
 def words(plain: str) -> str:
@@ -115,5 +91,7 @@ def page(chapters: Sequence[Chapter], facts: dict[str, str]) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{TITLE}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+        f"<title>{TITLE}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
     )

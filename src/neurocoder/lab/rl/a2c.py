@@ -25,28 +25,50 @@ def part_seed(seed: int, part: int, place: int) -> int:
     return (seed * 1_000_003 + part * 10_007 + place * 100_003) % 2**31
 
 
-class Reports:
-    """What both trainers report between two calls: finished episodes, and means over updates."""
+class Trainer:
+    """What both trainers have: an agent, its parameters as one vector, and what happened since the last call."""
 
-    _episodes: list[Episode]
-    _totals: Tensor
-    """Sums of the statistics (4,) over `_updates` updates."""
-    _updates: int
+    steps: int
+    """Taken so far."""
+    squares: Tensor
+    """RMSProp's statistics (n,)."""
+
+    def __init__(self, agent: Agent, name: str, settings: Settings, seed: int) -> None:
+        self.agent, self.name, self.settings, self.seed = agent, name, settings, seed
+        self.part = 0
+        """How often training was resumed."""
+        self.flat = Flat(agent)
+        self._episodes: list[Episode] = []
+        self._totals, self._updates = self.flat.values.new_zeros(len(STATISTICS)), 0
+        """Sums of the statistics (4,) over so many updates."""
 
     def episodes(self) -> list[Episode]:
         """Finished since the last call."""
-        found, self._episodes = self._episodes, []
-        return found
+        ended, self._episodes = self._episodes, []
+        return ended
 
     def statistics(self) -> dict[str, float]:
         """Means over the updates since the last call; waits for the device."""
-        totals = (self._totals / max(1, self._updates)).tolist()
+        means = (self._totals / max(1, self._updates)).tolist()
         self._totals.zero_()
         self._updates = 0
-        return dict(zip(STATISTICS, totals, strict=True))
+        return dict(zip(STATISTICS, means, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed training starts from; its environments start new episodes, with other seeds."""
+        state = {"agent": self.agent.state_dict(), "squares": self.squares, "steps": self.steps}
+        return {**state, "part": self.part, "totals": self._totals, "updates": self._updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume."""
+        self.agent.load_state_dict(state["agent"])  # in place, so in the vector too
+        self.squares.copy_(state["squares"])
+        self.steps, self.part = state["steps"], state["part"] + 1
+        self._totals.copy_(state["totals"])
+        self._updates = state["updates"]
 
 
-class A2C(Reports):
+class A2C(Trainer):
     """Trains an agent, which is already on its device.
 
     Steps are counted over all environments, those that only start an episode among them. With two groups, the device
@@ -74,14 +96,9 @@ class A2C(Reports):
         capture: bool = False,
         autocast: Autocast = nullcontext,
     ) -> None:
-        self.agent, self.name, self.settings, self.seed = agent, name, settings, seed
-        self.steps, self.part = 0, 0
-        """Taken so far; and how often training was resumed."""
-        self.flat = Flat(agent)
-        self.squares = torch.zeros_like(self.flat.values)
+        super().__init__(agent, name, settings, seed)
+        self.steps, self.squares = 0, torch.zeros_like(self.flat.values)
         self._rate = self.flat.values.new_zeros(())
-        self._totals = self.flat.values.new_zeros(len(STATISTICS))
-        self._updates = 0
         count = settings.environments // settings.groups
         self.rollouts = [
             Rollout(
@@ -91,7 +108,6 @@ class A2C(Reports):
         ]
         device = self.flat.values.device
         self._captured = [Captured(device, capture) for _ in self.rollouts]
-        self._episodes = []
 
     def train(self, after: Callable[[A2C], None]) -> None:
         """Train to the end; `after` is called after each update, and may raise to stop."""
@@ -117,19 +133,6 @@ class A2C(Reports):
         rmsprop(self.flat.values, self.squares, self.flat.gradient, self._rate, settings.alpha, settings.epsilon)
         self._totals.add_(torch.stack((*terms, norm)))
         rollout.start_next()
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed training starts from; its environments start new episodes, with other seeds."""
-        state = {"agent": self.agent.state_dict(), "squares": self.squares, "steps": self.steps}
-        return {**state, "part": self.part, "totals": self._totals, "updates": self._updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume."""
-        self.agent.load_state_dict(state["agent"])  # in place, so in the vector too
-        self.squares.copy_(state["squares"])
-        self.steps, self.part = state["steps"], state["part"] + 1
-        self._totals.copy_(state["totals"])
-        self._updates = state["updates"]
 
     def close(self) -> None:
         """Free the environments."""

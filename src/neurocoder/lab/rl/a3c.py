@@ -16,10 +16,9 @@ from typing import IO, Any
 import torch
 
 from ..train.context import TrainingError
-from .a2c import STATISTICS, Reports, part_seed
+from .a2c import Trainer, part_seed
 from .agent import Agent
 from .environments import Episode
-from .flat import Flat
 from .settings import Settings
 from .worker import Shared
 
@@ -29,7 +28,7 @@ STOP_TIMEOUT = 5.0
 """Seconds that workers have to exit when they are asked to."""
 
 
-class A3C(Reports):
+class A3C(Trainer):
     """Trains an agent on the CPU; the interface is that of `A2C`.
 
     Parameters, RMSProp's statistics and step counts lie in the memory of a file without a name, which the workers
@@ -47,20 +46,23 @@ class A3C(Reports):
     """
 
     def __init__(self, agent: Agent, name: str, head: str, settings: Settings, seed: int) -> None:
-        self.agent, self.name, self.head, self.settings, self.seed = agent, name, head, settings, seed
-        self.part = 0
-        self.flat = Flat(agent)
+        super().__init__(agent, name, settings, seed)
+        self.head, self._totals = head, self._totals.double()
         self._file = tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: SIM115  # as long as the trainer
         entries, dtype = len(self.flat.values), self.flat.values.dtype
         self._shared = Shared.map(self._file.fileno(), entries, settings.workers, dtype)
         self._shared.values.copy_(self.flat.values)
-        self._episodes = []
-        self._totals, self._updates = torch.zeros(len(STATISTICS), dtype=torch.float64), 0
+        self.squares = self._shared.squares
 
     @property
     def steps(self) -> int:
         """Taken so far by all workers."""
         return int(self._shared.steps.sum())
+
+    @steps.setter
+    def steps(self, taken: int) -> None:
+        self._shared.steps.zero_()
+        self._shared.steps[0] = taken
 
     def train(self, after: Callable[[A3C], None]) -> None:
         """Train to the end; `after` is called several times a second, and may raise to stop. No worker is left."""
@@ -128,19 +130,11 @@ class A3C(Reports):
         """What a resumed training starts from: the shared parameters and statistics as they were when they were read,
         while the workers went on."""
         self.flat.values.copy_(self._shared.values)
-        state = {"agent": self.agent.state_dict(), "squares": self._shared.squares, "steps": self.steps}
-        return {**state, "part": self.part, "totals": self._totals, "updates": self._updates}
+        return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume."""
-        self.agent.load_state_dict(state["agent"])
+        super().load_state_dict(state)
         self._shared.values.copy_(self.flat.values)
-        self._shared.squares.copy_(state["squares"])
-        self._shared.steps.zero_()
-        self._shared.steps[0] = state["steps"]
-        self.part = state["part"] + 1
-        self._totals.copy_(state["totals"])
-        self._updates = state["updates"]
 
     def close(self) -> None:
         """Free the shared memory."""

@@ -11,7 +11,7 @@ from rich.progress import Task as Row
 from rich.text import Text
 
 from ..records.record import Record
-from .runs import Unit
+from .job import Job
 
 NAMED = 5
 """Failed runs that the last line names; each already had its own line."""
@@ -33,7 +33,7 @@ class Display:
 
     def __init__(self, total: int, skipped: int) -> None:
         self.total, self.skipped, self.finished, self.others = total, skipped, 0, 0
-        """Units to run; runs skipped, finished, and left to other processes."""
+        """Jobs to do; runs skipped, finished, and left to other processes."""
         self.failures: dict[str, str] = {}
         self.begun = time.monotonic()
         self._said: dict[str, float] = {}
@@ -48,25 +48,25 @@ class Display:
         """Print a line."""
         print(text, flush=True)
 
-    def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
-        """A unit has reached this step; `shown` is text to show beside it."""
-        name, now = str(unit), time.monotonic()
+    def running(self, job: Job, step: int, steps: int, shown: str) -> None:
+        """A job has reached this step; `shown` is text to show beside it."""
+        name, now = str(job), time.monotonic()
         if now - self._said.setdefault(name, now) >= EVERY:
             self._said[name] = now
             self.line(", ".join(filter(None, [f"{name}: {step:,} of {steps:,}", shown])))
 
-    def done(self, unit: Unit, record: Record) -> None:
-        """A unit has ended."""
+    def done(self, job: Job, record: Record) -> None:
+        """A job has ended."""
         self.finished += 1
         self.line(summary(record))
 
-    def elsewhere(self, unit: Unit) -> None:
-        """A unit is trained by another process."""
+    def elsewhere(self, job: Job) -> None:
+        """A job is trained by another process."""
         self.others += 1
 
-    def failed(self, unit: Unit, reason: str) -> None:
-        """A unit has failed."""
-        name = str(unit)
+    def failed(self, job: Job, reason: str) -> None:
+        """A job has failed."""
+        name = str(job)
         alike = next((other for other, known in self.failures.items() if known == reason), None)
         self.failures[name] = reason
         self.line(f"{name} failed: {reason if alike is None else f'as {alike}'}")
@@ -91,7 +91,7 @@ class _Speed(ProgressColumn):
 
 
 class Bars(Display):
-    """On a terminal: a bar for each running unit, and one for the sweep."""
+    """On a terminal: a bar for each running job, and one for the sweep."""
 
     def __init__(self, total: int, skipped: int) -> None:
         super().__init__(total, skipped)
@@ -123,30 +123,30 @@ class Bars(Display):
     def line(self, text: str) -> None:
         self._bars.console.print(text, markup=False, highlight=False)
 
-    def running(self, unit: Unit, step: int, steps: int, shown: str) -> None:
-        name = str(unit)
+    def running(self, job: Job, step: int, steps: int, shown: str) -> None:
+        name = str(job)
         if name not in self._rows:
             self._rows[name] = self._bars.add_task(name, total=steps, count="", shown="", steps=True)
         self._bars.update(self._rows[name], completed=step, count=f"{step:,}/{steps:,}", shown=shown)
         self._shares[name] = step / steps
         self._advance()
 
-    def done(self, unit: Unit, record: Record) -> None:
-        self._close(unit)
-        super().done(unit, record)
+    def done(self, job: Job, record: Record) -> None:
+        self._close(job)
+        super().done(job, record)
 
-    def elsewhere(self, unit: Unit) -> None:
-        self._close(unit)
-        super().elsewhere(unit)
+    def elsewhere(self, job: Job) -> None:
+        self._close(job)
+        super().elsewhere(job)
 
-    def failed(self, unit: Unit, reason: str) -> None:
-        self._close(unit)
-        super().failed(unit, reason)
+    def failed(self, job: Job, reason: str) -> None:
+        self._close(job)
+        super().failed(job, reason)
 
-    def _close(self, unit: Unit) -> None:
-        if (row := self._rows.pop(str(unit), None)) is not None:
+    def _close(self, job: Job) -> None:
+        if (row := self._rows.pop(str(job), None)) is not None:
             self._bars.remove_task(row)
-        self._shares.pop(str(unit), None)
+        self._shares.pop(str(job), None)
         self._ended += 1
         self._advance()
 

@@ -26,6 +26,7 @@ from ...rl.agent import Agent
 from ...rl.settings import GAMES
 from ...train.context import Context, TrainingError
 from ..experiment import Experiment
+from ..supervised import starting_values
 from . import report as atari_sections
 
 RECENT = 100
@@ -219,8 +220,7 @@ def build(variant: Variant, config: Settings, seed: int) -> Agent:
     environments = make(variant.environment, 1, threads=1, stack=config.stack)
     shape, actions = environments.shape, environments.actions
     environments.close()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with starting_values(seed):
         return make_agent(shape, actions, variant.head, config)
 
 

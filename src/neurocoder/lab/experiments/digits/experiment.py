@@ -6,19 +6,14 @@ image. The baselines are a linear classifier on all 784 pixels and a small MLP o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-
-import neurocoder as nc
 
 from ...data import mnist
 from ...records.record import Record
@@ -26,6 +21,7 @@ from ...report.sections import Section
 from ...train.spec import Batch, Task
 from ...validate import Count, Positive, validate
 from ..experiment import TaskExperiment
+from ..supervised import Decay, Shuffled, loss, schedule, starting_values
 from . import patterns, report
 from .models import PROGRAMS, VARIANTS, build_model
 
@@ -45,7 +41,7 @@ class DigitsConfig:
     """Adam with torch's other defaults, or plain SGD."""
     learning_rate: Positive = 5e-3
     """Initial learning rate."""
-    decay: Literal["cosine", "none"] = "cosine"
+    decay: Decay = "cosine"
     """Learning-rate schedule: cosine decay to zero, or constant."""
     validation: bool = False
     """Hold out the last 10,000 training images and evaluate on them; the test set is not read."""
@@ -62,24 +58,16 @@ class DigitsConfig:
             raise ValueError(f"batch must be at most the training images ({images}), got {self.batch}")
 
 
-class ShuffledDigits:
-    """Images and labels in batches; a block is an epoch in its own order."""
+class ShuffledDigits(Shuffled):
+    """Images and labels in batches."""
 
     def __init__(self, x: Tensor, y: Tensor, batch: int, seed: int) -> None:
-        self.x, self.y, self.seed = x, y, seed
-        self.steps = len(x) // batch
-        self.order = torch.zeros(self.steps, batch, dtype=torch.int64, device=x.device)
-
-    def fill(self, block: int) -> None:
-        """Shuffle, from only the seed and the block number."""
-        state = np.random.SeedSequence((self.seed, block)).generate_state(1, np.uint64)
-        generator = torch.Generator(self.x.device).manual_seed(int(state[0]))
-        shuffled = torch.randperm(len(self.x), generator=generator, device=self.x.device)
-        self.order.copy_(shuffled[: self.order.numel()].view_as(self.order))
+        super().__init__(len(x), batch, seed, x.device)
+        self.x, self.y = x, y
 
     def batch(self, step: Tensor) -> Batch:
         """Images (batch, 784) and labels (batch,)."""
-        rows = self.order.index_select(0, step.view(1)).view(-1)
+        rows = self.rows(step)
         return self.x.index_select(0, rows), self.y.index_select(0, rows)
 
 
@@ -98,12 +86,6 @@ def _on_device(train: bool, device: torch.device, folder: Path) -> tuple[Tensor,
     """`folder`, where `mnist.load` finds them, is part of the cache key."""
     digits = mnist.load(train)
     return pixels(digits).to(device), digits.labels.to(device)
-
-
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross entropy plus the auxiliary losses of the program layers."""
-    x, y = batch
-    return cross_entropy(model(x), y) + nc.auxiliary_loss(model)
 
 
 def error(model: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -142,14 +124,10 @@ class Digits(TaskExperiment):
         else:
             held_out = on_device(False, device)
         x, y = x[: config.train_images], y[: config.train_images]
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            torch.default_generator.manual_seed(seed)  # the CPU's only: the model is initialised there
+        with starting_values(seed):
             model = build_model(variant).to(device)
         stream = ShuffledDigits(x, y, config.batch, seed)
         steps = config.epochs * stream.steps
-
-        def schedule(step: int) -> float:
-            return (1 + math.cos(math.pi * step / steps)) / 2 if config.decay == "cosine" else 1.0
 
         def optimiser(parameters: Iterable[tuple[str, Tensor]], learning_rate: float) -> torch.optim.Optimizer:
             kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[config.optimiser]
@@ -167,7 +145,7 @@ class Digits(TaskExperiment):
             loss=loss,
             optimiser=optimiser,
             learning_rate=config.learning_rate,
-            schedule=schedule,
+            schedule=schedule(config.decay, steps),
             steps=steps,
             evaluate_every=stream.steps,
             evaluate=evaluate,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ...data import cifar
 from ...train.spec import Batch
+from ..supervised import Shuffled
 from .augmentation import Draws, Kind, identity, normalised, pictures, redraw
 from .models import DATASETS
 
@@ -112,32 +113,28 @@ def division(count: int) -> tuple[Tensor, Tensor]:
     return order[held_out:], order[:held_out]
 
 
-class ImageStream:
-    """Augmented images and labels in batches; a block is an epoch with its own order, crops and flips."""
+class ImageStream(Shuffled):
+    """Augmented images and labels in batches; each epoch has its own order, crops and flips."""
 
     def __init__(self, data: Labelled, batch: int, seed: int, kind: Kind) -> None:
-        self.data, self.seed, self.kind = data, seed, kind
-        self.steps = len(data.labels) // batch
-        shape, device = (self.steps, batch), data.images.device
-        self.order = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.draws = identity(shape, device)
+        super().__init__(len(data.labels), batch, seed, data.images.device)
+        self.data, self.kind = data, kind
+        self.draws = identity((self.steps, batch), data.images.device)
         self.begun = time.monotonic()
         """When the current block was filled."""
 
     def fill(self, block: int) -> None:
         """Shuffle and draw, from only the seed and the block number."""
         self.begun = time.monotonic()
-        state = np.random.SeedSequence((self.seed, block)).generate_state(1, np.uint64)
-        generator = torch.Generator(self.order.device).manual_seed(int(state[0]))
-        shuffled = torch.randperm(len(self.data.labels), generator=generator, device=self.order.device)
-        self.order.copy_(shuffled[: self.order.numel()].view_as(self.order))
-        redraw(self.draws, self.kind, generator)
+        redraw(self.draws, self.kind, self.shuffle(block))
 
     def batch(self, step: Tensor) -> Batch:
         """Images (batch, 3, 32, 32), channels last, and labels (batch,)."""
-        rows, *draws = (tensor.index_select(0, step.view(1)).view(-1) for tensor in (self.order, *self.draws))
-        images = self.data.images
-        found = images.index_select(0, rows) if self.kind == "none" else pictures(images, rows, Draws(*draws))
+        rows, images = self.rows(step), self.data.images
+        if self.kind == "none":
+            found = images.index_select(0, rows)
+        else:
+            found = pictures(images, rows, Draws(*(draw.index_select(0, step.view(1)).view(-1) for draw in self.draws)))
         return normalised(found, self.data.mean, self.data.std), self.data.labels.index_select(0, rows)
 
 

@@ -10,7 +10,6 @@ Preset `best` is the same for all networks: crops, mirroring and cosine decay.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 import neurocoder as nc
 
@@ -29,16 +27,16 @@ from ...report.compare import Rows
 from ...report.sections import Plot, Section
 from ...train.context import Context
 from ...train.loop import evaluating, train
-from ...train.spec import Batch, Task
+from ...train.spec import Task
 from ...validate import Count, Positive, validate
 from ..experiment import TaskExperiment
+from ..supervised import Decay, loss, schedule, starting_values
 from . import report as images_sections
 from .augmentation import Kind
 from .data import ImageStream, Labelled, accuracy, division, load, predictions
 from .models import MODELS, NETWORKS, Variant, build_model, parse, variants
 from .observations import observe
 
-Decay = Literal["cosine", "none"]
 COMPARED = ",".join(
     f"*-{network}-{model}"
     for network in ("mlp", "lenet")
@@ -94,12 +92,6 @@ class ImagesConfig:
     def of(self, setting: str, network: str) -> Any:
         """The setting `epochs`, `augmentation` or `decay` of a network."""
         return getattr(self, f"{setting}_{network}")
-
-
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross entropy plus the auxiliary losses of the coded layers."""
-    x, y = batch
-    return cross_entropy(model(x), y) + nc.auxiliary_loss(model)
 
 
 def controllers(model: nn.Module) -> set[str]:
@@ -168,8 +160,7 @@ class Images(TaskExperiment):
     def build(self, config: ImagesConfig, variant: str, seed: int, device: torch.device) -> Task:
         chosen = parse(variant)
         data, validation = training_data(config, chosen, device)
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            torch.default_generator.manual_seed(seed)  # the CPU's only: the model is initialised there
+        with starting_values(seed):
             model = build_model(chosen, config.hidden, config.depth, config.checkpointing).to(device)
         if config.compile:
             model.compile(dynamic=False)
@@ -177,10 +168,6 @@ class Images(TaskExperiment):
         steps = config.of("epochs", chosen.network) * stream.steps
         factor = MODELS[chosen.model].controller_rate
         faster = controllers(model) if factor != 1 else set()
-
-        def schedule(step: int) -> float:
-            cosine = config.of("decay", chosen.network) == "cosine"
-            return (1 + math.cos(math.pi * step / steps)) / 2 if cosine else 1.0
 
         def optimiser(parameters: Iterable[tuple[str, Tensor]], learning_rate: float) -> torch.optim.Optimizer:
             named = list(parameters)
@@ -204,7 +191,7 @@ class Images(TaskExperiment):
             loss=loss,
             optimiser=optimiser,
             learning_rate=config.learning_rate,
-            schedule=schedule,
+            schedule=schedule(config.of("decay", chosen.network), steps),
             steps=steps,
             evaluate_every=stream.steps,
             evaluate=evaluate,

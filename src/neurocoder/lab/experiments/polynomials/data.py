@@ -71,10 +71,6 @@ class Family:
         """Which points are the first of a chunk, booleans (T,)."""
         return torch.arange(self.length) % self.points == 0
 
-    def deviation(self) -> float:
-        """Standard deviation of y without noise over all points."""
-        return self.features().square().sum(-1).mean().sqrt().item()
-
     def features(self) -> Tensor:
         """`phi (chunks, points, 11)` with `E[y_i y_j] = phi_i . phi_j` for points of one chunk, without noise.
 

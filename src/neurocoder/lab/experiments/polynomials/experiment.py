@@ -6,7 +6,6 @@ or a Neurocoder without residual. The network sees x / 5, at which the polynomia
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,6 +21,7 @@ from ...report.sections import Section
 from ...train.spec import Batch, Task
 from ...validate import Count, Positive, Range, validate
 from ..experiment import TaskExperiment
+from ..supervised import schedule, starting_values
 from . import report as polynomials_sections
 from .data import PolynomialStream
 from .evaluation import HeldOut
@@ -92,10 +92,6 @@ class PolynomialsConfig:
     def __post_init__(self) -> None:
         validate(self)
 
-    def factor(self, step: int) -> float:
-        """On the learning rate at a training step."""
-        return 1.0 if self.decay == "none" else 0.5 + 0.5 * math.cos(math.pi * step / self.iterations)
-
 
 BEST = PolynomialsConfig(rates=replace(Rates.same(2e-2), rate_hyper=5e-3), clip=0.1)
 
@@ -127,8 +123,7 @@ class Polynomials(TaskExperiment):
         """A network of one seed, on sequences of the same seed."""
         name, setting = split(variant)
         sequences = family(setting, config.chunks, config.points, config.noise)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with starting_values(seed):
             model = MODELS[name].build(
                 sharpness=config.sharpness, orthogonality=config.orthogonality, start=config.start
             )
@@ -143,7 +138,7 @@ class Polynomials(TaskExperiment):
             loss=loss,
             optimiser=optimiser,
             learning_rate=config.rates.of(name),
-            schedule=config.factor,
+            schedule=schedule(config.decay, config.iterations),
             steps=config.iterations,
             evaluate_every=config.evaluate_every,
             evaluate=held_out.evaluate,

@@ -24,6 +24,7 @@ from ...report.sections import Plot, Section
 from ...train.context import Context
 from ...validate import Count, NonNegative, validate
 from ..experiment import Experiment
+from ..supervised import starting_values
 from . import report as split_sections
 from .data import tasks_of
 from .growing import Growing, View, erased, nearest_keys, slot_map
@@ -166,8 +167,7 @@ class Split(Experiment):
         sizes = {"width": 512, "slots": 100} if variant.dataset in ("cifar10", "cifar100") else {}
         view = VIEWS.get(variant.dataset, "features")
         heads = len(tasks) if variant.scenario == "task" else None
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(context.seed)
+        with starting_values(context.seed):
             if grows:
                 model: nn.Module = build_growing(variant.model, inputs, outputs, heads, config, view)
             else:

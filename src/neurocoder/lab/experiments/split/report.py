@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ...continual import SCENARIOS
 from ...records.record import Record
 from ...report.sections import Estimate, Plot, Section, Table
 from ...report.tables import Row, estimate, paired, table
 from . import figures as plots
 from .growing import KEPT
-from .variants import DATASETS, METHODS, MODELS, SCENARIOS, Variant, parse
+from .variants import DATASETS, METHODS, MODELS, Variant, parse
 
 PUBLISHED = {"Hsu's MLP": "hsu", "paper's MLP": "mlp", "paper's NSM": "nsm", "paper's Neurocoder": "neurocoder"}
 DETAILS = {

@@ -13,7 +13,6 @@ from ... import continual as cl
 
 DATASETS = {"mnist": (5, 2), "permuted": (10, 10), "cifar10": (5, 2), "cifar100": (20, 5)}
 """Tasks, and classes per task. The tasks of `permuted` are all ten digits, each with its own order of pixels."""
-SCENARIOS = ("task", "domain", "class")
 METHODS = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
 MODELS = ("mlp", "mlp-400", "stored-program", "neurocoder", "neurocoder-plain", "growing", "growing-small")
 
@@ -73,7 +72,7 @@ _ALL = {
     for variant in (
         Variant(dataset, scenario, method, model)
         for dataset in DATASETS
-        for scenario in SCENARIOS
+        for scenario in cl.SCENARIOS
         for method in METHODS
         for model in MODELS
     )
@@ -87,7 +86,7 @@ def variants() -> list[str]:
 
 def naming() -> str:
     """All names in short."""
-    parts = {"DATASET": DATASETS, "SCENARIO": SCENARIOS, "METHOD": METHODS, "MODEL": MODELS}
+    parts = {"DATASET": DATASETS, "SCENARIO": cl.SCENARIOS, "METHOD": METHODS, "MODEL": MODELS}
     return f"{'-'.join(parts)}, where " + "; ".join(f"{name} is {', '.join(of)}" for name, of in parts.items())
 
 

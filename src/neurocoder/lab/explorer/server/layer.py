@@ -46,21 +46,12 @@ class Layer:
     """One coded layer: how each input reads its slots."""
 
     def __init__(self, name: str, module: nc.CodedLayer) -> None:
-        self.name, self.module = name, module
+        self.name, self.module, self.grows = name, module, module.grows
+        self.kinds = ("u",) if self.grows else MEMORIES  # the memories whose slots are read
         self.read: list[Tensor] = []  # for each batch: attention over the slots of each memory (n, kinds, P)
         self.decided: list[Tensor] = []  # for each batch: what decides the programs (n, D)
         self.axis: int | None = None  # the dimension of the inputs, where their number does not tell
         self.problem = "" if module.has_programs else "this kind of layer keeps no programs to look at"
-
-    @property
-    def grows(self) -> bool:
-        """Whether it allocates slots."""
-        return self.module.grows
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The memories whose slots are read; a growing layer has one attention for all."""
-        return ("u",) if self.grows else MEMORIES
 
     def add(self, calls: list[Any], size: int) -> None:
         """Keep how a batch of so many inputs was read; the calls of a layer that ran several times are averaged."""

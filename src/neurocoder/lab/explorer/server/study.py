@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -38,7 +38,7 @@ def require_place(name: str, place: int, count: int) -> None:
         raise BadQuestion(f"{name} must be a whole number from 0 to {count - 1}, got {place}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def watching(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients; afterwards each module is in the mode in which it was."""
     modes = [(module, module.training) for module in model.modules()]
@@ -69,43 +69,33 @@ class Study:
             self._watch()
         self.pictures = self._pictures() if images else None
 
-    def run(self, model: nn.Module, batch: Batch) -> tuple[nc.Recording, Any]:
+    def run(self, batch: Batch) -> tuple[nc.Recording, Any]:
         """The programs of one batch, and the model's output."""
-        with self.lock, watching(model), nc.record(model) as trace:
+        with self.lock, watching(self.model), nc.record(self.model) as trace:
             moved = batch.to(self.device)
-            output = model(*moved.args, **moved.kwargs)
+            output = self.model(*moved.args, **moved.kwargs)
         return trace, output
 
     def _watch(self) -> None:
         for batch in self.inputs.batches:
             try:
-                trace, output = self.run(self.model, batch)
+                trace, output = self.run(batch)
             except Exception as error:  # of the user's own model
                 shape = "" if batch.first is None else f" on inputs of shape {tuple(batch.first.shape)}"
                 raise ValueError(f"--model fails on --data{shape}: {line(error)}") from None
-            self._answers(output, batch.size)
+            if isinstance(output, Tensor) and output.dim() == 2 and len(output) == batch.size and output.shape[1] > 1:
+                self.outputs.append(output.detach().float().cpu())  # class scores, by the look of it
             known = {name: layer for name, layer in self.layers.items() if not layer.problem}
             unsure = [name for name, layer in known.items() if layer.unsure(trace.calls(name), batch.size)]
             if unsure:
-                alone = self._alone()
-                for name in unsure:
-                    self.layers[name].probe([] if alone is None else alone.calls(name))
+                with contextlib.suppress(Exception):  # the user's own model may take no single input
+                    alone = self.run(self.inputs.one(0))[0]
+                    for name in unsure:
+                        self.layers[name].probe(alone.calls(name))
             for name, layer in known.items():
                 layer.add(trace.calls(name), batch.size)
         for layer in self.layers.values():
             layer.close()
-
-    def _alone(self) -> nc.Recording | None:
-        """The programs of the first input alone; None if the model takes no single input."""
-        try:
-            return self.run(self.model, self.inputs.one(0))[0]
-        except Exception:  # of the user's own model
-            return None
-
-    def _answers(self, output: Any, size: int) -> None:
-        """Keep class scores, if the output looks like some."""
-        if isinstance(output, Tensor) and output.dim() == 2 and len(output) == size and output.shape[1] > 1:
-            self.outputs.append(output.detach().float().cpu())
 
     def _pictures(self) -> Tensor | None:
         """Thumbnails of all inputs (N, h, w, channels)."""
@@ -116,11 +106,6 @@ class Study:
         if whole.dim() == 2 and whole.shape[1] < 196:  # rather a table than an image
             return None
         return nc.inspect.thumbnails(whole)
-
-    @cached_property
-    def labels(self) -> list[Any] | None:
-        """Of the inputs."""
-        return None if self.inputs.labels is None else self.inputs.labels.tolist()
 
     @cached_property
     def says(self) -> list[int | None] | None:
@@ -156,7 +141,7 @@ class Study:
             "title": self.title,
             "inputs": self.inputs.total,
             "shape": None if first is None else list(first.shape[1:]),
-            "labels": self.labels,
+            "labels": None if self.inputs.labels is None else self.inputs.labels.tolist(),
             "notes": self.notes,
             "says": self.says,
             "parameters": nc.count_parameters(self.model),
@@ -261,7 +246,7 @@ class Study:
             require_place("other", other, self.inputs.total)
             batch = self._between(batch, self.inputs.one(other), way)
         try:
-            trace, output = self.run(self.model, batch)
+            trace, output = self.run(batch)
         except Exception as error:  # of the user's own model
             raise BadQuestion(f"the model fails on this input: {line(error)}") from None
         programs = trace.calls(layer.name)[-1]

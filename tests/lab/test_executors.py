@@ -13,8 +13,9 @@ import pytest
 from lines import Config, Points, command, outcome, run
 
 from neurocoder.lab.records.checkpoint import Checkpoint
-from neurocoder.lab.runner import launch
+from neurocoder.lab.runner import executors
 from neurocoder.lab.runner.progress import Display
+from neurocoder.lab.runner.signals import StopSignals
 
 
 def test_a_run_that_crashes_does_not_take_the_sweep_down(tmp_path, capsys):
@@ -44,7 +45,7 @@ def test_a_run_without_steps_is_named(tmp_path, capsys, monkeypatch):
 
 
 def test_workers_end_where_the_first_process_breaks_down(tmp_path, monkeypatch):
-    def fail(self, unit, outcome):
+    def fail(self, job, record):
         raise RuntimeError("the display broke down")
 
     monkeypatch.setattr(Display, "done", fail)
@@ -111,18 +112,30 @@ def test_workers_share_gpus(monkeypatch, device, visible, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert launch.places(3, device) == expected
+    assert executors.visible_gpus(3, device) == expected
 
 
 def test_a_second_interrupt_stops_at_once():
     before = signal.getsignal(signal.SIGINT)
-    with launch.Signals() as signals:
+    with StopSignals() as signals:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         assert signals.received == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_closed_terminal_stops_a_sweep_unless_nohup_protects_it():
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for handler, expected in ((signal.SIG_DFL, signal.SIGHUP), (signal.SIG_IGN, 0)):
+            signal.signal(signal.SIGHUP, handler)
+            with StopSignals() as signals:
+                signal.raise_signal(signal.SIGHUP)
+            assert signals.received == expected
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_cluster_needs_ray(tmp_path, capsys, monkeypatch):
@@ -178,7 +191,7 @@ def test_reasons_name_error_and_place():
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
-        said = launch.reason(error)
+        said = executors.reason(error)
     assert said.startswith(f"ValueError: two lines ({os.path.basename(__file__)}:")
 
 
@@ -231,7 +244,7 @@ def test_a_dry_run_changes_nothing(tmp_path, capsys):
     Checkpoint({}, {}, 0.0, [], {}).write(folder / "seed1.checkpoint.safetensors")
     (folder / "seed0.json").write_text("damaged")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for more in ((), ("--again",), ("--resume",)):
+    for more in ((), ("--overwrite",), ("--resume",)):
         assert run("--variants", "linear", "--seeds", "0-1", "--output", tmp_path, "--dry-run", *more) == 0
         assert "2 of 2 runs to do" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
