@@ -55,6 +55,17 @@ def test_no_races_in_a_layer_that_is_used_twice(watch):
         optimiser.step()
 
 
+def test_no_races_where_notes_look_at_gradients(watch):
+    layer, x = built(7, 5), torch.randn(5, 7)
+    with watch:
+        for _ in range(2):
+            layer(x).sum().backward()
+            layer.zero_grad(set_to_none=False)
+        layer(x).sum().backward()
+        look_at(layer.parameters())
+    assert float(layer.memory.notes.visits.sum()) == pytest.approx(5)
+
+
 @pytest.mark.filterwarnings("ignore:growing layer")
 @pytest.mark.parametrize("method", ["join", "await_mark"])
 def test_a_missing_wait_is_found(monkeypatch, watch, method):
