@@ -35,8 +35,8 @@ search) # validation; CIFAR-10 was searched before, with black-bordered crops
     run search 'cifar100-mlp-neurocoder-{middle,single,slots,sharp,plain,free,lstm32,steered}' --preset best --validation --seeds 100-101 --jobs 6 &
     run search 'cifar100-lenet-{original,original-wide,neurocoder} cifar100-lenet-neurocoder-{middle,conv,dense,single,slots,sharp,plain,free,lstm32,fast,steered}' --preset best --validation --seeds 100-101 --jobs 8 &
     ;;
-densenet) # test set, 30 epochs, four side by side
-    run test 'cifar100-densenet-{original,neurocoder,mixture,stored-program}' --preset best --seeds 0 --jobs 4
+densenet) # test set, 30 epochs, three seeds; about 3 minutes of an H200 a run, six side by side
+    run test 'cifar{10,100}-densenet-{original,neurocoder,mixture,stored-program}' --preset best --seeds 0-2 --jobs 6
     ;;
 alone) # epoch times, one run at a time
     run alone 'cifar10-{mlp,lenet}-{original,neurocoder,mixture,stored-program} cifar10-densenet-{original,neurocoder}' --preset best --validation --seeds 0 --epochs-mlp 3 --epochs-lenet 3 --epochs-densenet 3
