@@ -7,11 +7,10 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, softplus
+from torch.nn.functional import linear, normalize, softplus
 
 from ..layer.config import Config
 from ..layer.start import affine_start
-from ..program.functional import unit
 from .blend import BlendedLinear
 from .conditional import Options
 
@@ -93,4 +92,9 @@ class StoredProgramLinear(BlendedLinear):
         """The attention (N, programs)."""
         signal = linear(rows, self.query_weight, self.query_bias)
         query, strength = signal[..., :-1], softplus(signal[..., -1:])
-        return torch.softmax(strength * linear(unit(query), unit(self.keys)), dim=-1)
+        return torch.softmax(strength * linear(_unit(query), _unit(self.keys)), dim=-1)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """`v / ||v||` over the last dimension (a zero vector stays zero)."""
+    return normalize(vectors, dim=-1, eps=1e-12)

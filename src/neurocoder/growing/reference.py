@@ -17,6 +17,8 @@ from .config import GrowingConfig
 State = Mapping[str, Tensor]
 """A growing layer's `state_dict`, or its parameters and buffers by name."""
 
+__all__ = ["attention", "control_of", "conv", "cosine", "linear", "settle", "weight"]
+
 
 def cosine(key: Tensor, z: Tensor) -> float:
     """`k . z / (||k|| ||z||)`; 0 if z is zero"""
