@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The later runs of object recognition, on one GPU with 16 cores:
-# `bash results/sweeps/images.sh best|paper|protocol|rates|search|densenet|alone OUTPUT`. The same command continues where it stopped.
+# `bash results/sweeps/images.sh best|paper|protocol|rates|small|search|densenet|alone OUTPUT`. The same command continues where it stopped.
 # CIFAR is read from NEUROCODER_DATA. A process takes 15 s to start, so each line is one group of processes.
 set -u
 output=$2
@@ -29,6 +29,13 @@ protocol) # validation: LeNet's gain at other rates and augmentations, where the
 rates) # validation: LeNet between the rate at which crops train it well and the one at which they no longer do
     for rate in 1.25e-3 1.5e-3 2e-3; do
         run rates-$rate 'cifar{10,100}-lenet-{original,neurocoder}' --preset paper --validation --seeds 100-104 --epochs-lenet 30 --augmentation-lenet reflect --learning-rate $rate --jobs 5 &
+    done
+    ;;
+small) # validation: LeNet at small rates, to the best epoch, beside one program for all images and a wider original
+    for setting in 1e-5:300 3e-5:200 1e-4:100 3e-4:60; do
+        for dataset in cifar10 cifar100; do
+            run small-${setting%:*} "$dataset-lenet-{original,original-wide,neurocoder,neurocoder-constant}" --preset paper --validation --seeds 100-102 --epochs-lenet ${setting#*:} --learning-rate ${setting%:*} --jobs 2 &
+        done
     done
     ;;
 search) # validation; CIFAR-10 was searched before, with black-bordered crops

@@ -102,7 +102,9 @@ def test_every_model_classifies_and_gets_gradients(name):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["densenet-neurocoder-conv", "densenet-neurocoder", "mlp-neurocoder-steered"])
+@pytest.mark.parametrize(
+    "name", ["densenet-neurocoder-conv", "densenet-neurocoder", "mlp-neurocoder-steered", "mlp-neurocoder-constant"]
+)
 def test_models_of_a_seed_start_as_the_original(name):
     x, outputs = torch.randn(4, 3, 32, 32), []
     for model in (name, f"{name.split('-')[0]}-original"):
@@ -123,6 +125,22 @@ def test_the_steering_image_changes_the_programs():
     )
     expected = model.network[5].programs(torch.randn(2, 256), control=z.flatten(1))
     torch.testing.assert_close(trace["network.5"].u, expected.u)
+
+
+def test_the_constant_control_composes_one_program_for_all_images():
+    programs = {}
+    for name in ("neurocoder", "neurocoder-constant"):
+        torch.manual_seed(0)
+        model = build_model(parse(f"cifar10-lenet-{name}"), depth=10)
+        for parameter in model.parameters():
+            parameter.data.add_(torch.randn_like(parameter), alpha=0.1)
+        with nc.record(model) as trace:
+            model(torch.randn(4, 3, 32, 32))
+        (programs[name],) = (trace[layer].u for layer in trace)
+    torch.testing.assert_close(
+        programs["neurocoder-constant"][1:], programs["neurocoder-constant"][:1].expand(3, -1, -1)
+    )
+    assert (programs["neurocoder"][1:] - programs["neurocoder"][:1]).abs().max() > 1e-4
 
 
 def test_baselines_start_from_ten_different_weights():

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
@@ -34,7 +35,7 @@ NETWORKS = {"mlp": "MLP", "lenet": "LeNet", "densenet": "DenseNet"}
 WIDER = 9 / 8
 """Factor on the hidden dense layers of `original-wide`: 1.12 times the parameters."""
 CONTROL_DIM = 3 * 8 * 8
-"""Numbers that steer `neurocoder-steered`: averages over 4 x 4 pixels."""
+"""Numbers that steer `neurocoder-steered`, averages over 4 x 4 pixels, and `neurocoder-constant`."""
 
 Targets = Mapping[str, Sequence[str]]
 """Layers by network; a network without any does not have the model."""
@@ -60,8 +61,8 @@ class Model:
     changes: Mapping[str, Any] = field(default_factory=dict)
     controller_rate: float = 1.0
     """Factor on the learning rate of the controllers."""
-    steered: bool = False
-    """Whether the image, seen coarsely, steers the layers instead of their own input."""
+    control: Literal["image", "constant"] | None = None
+    """What steers the layers instead of their own input: the image, seen coarsely, or ones for all images."""
 
 
 MODELS = {
@@ -80,7 +81,8 @@ MODELS = {
     "neurocoder-free": Model("Neurocoder, no orthogonal loss", OUTPUT, changes={"orthogonality": 0.0}),
     "neurocoder-lstm32": Model("Neurocoder, LSTM 32", OUTPUT, changes={"hidden": 32}),
     "neurocoder-fast": Model("Neurocoder, controllers at 5 times the rate", OUTPUT, controller_rate=5.0),
-    "neurocoder-steered": Model("Neurocoder, steered by the image", OUTPUT, steered=True),
+    "neurocoder-steered": Model("Neurocoder, steered by the image", OUTPUT, control="image"),
+    "neurocoder-constant": Model("Neurocoder, one program for all images", OUTPUT, control="constant"),
 }
 """From `neurocoder-middle` on: where conditional programs might pay most."""
 
@@ -120,15 +122,17 @@ def parse(name: str) -> Variant:
 
 
 class Steered(nn.Module):
-    """A network whose recoded layers are steered by a coarse view of the image."""
+    """A network whose recoded layers are steered by a coarse view of the image, or by ones: then they compose one
+    program for all images, the control that tells what programs gain from what their parametrisation does."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, constant: bool) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.constant = network, constant
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, 32, 32) -> (N, classes)"""
-        with nc.control(self.network, avg_pool2d(x, 4).flatten(1)):
+        z = avg_pool2d(x, 4).flatten(1)
+        with nc.control(self.network, torch.ones_like(z) if self.constant else z):
             return self.network(x)
 
 
@@ -149,8 +153,8 @@ def build_model(variant: Variant, hidden: int = 8, depth: int = 100, checkpointi
         return network
     fields: dict[str, Any] = {"slots": 30, "key_dim": 5, "steps": 5, "heads": 3, "least_used": 5, "hidden": hidden}
     program = nc.ProgramConfig(**(fields | {"orthogonality": 0.1, "residual": True} | dict(model.changes)))
-    nc.recode(network, targets, model.config or program, control_dim=CONTROL_DIM if model.steered else None)
+    nc.recode(network, targets, model.config or program, control_dim=CONTROL_DIM if model.control else None)
     for layer in network.modules():
         if isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear):
             layer.reset_parameters()  # ten weights of their own, as published, not ten copies of one
-    return Steered(network) if model.steered else network
+    return Steered(network, model.control == "constant") if model.control else network
