@@ -1,6 +1,7 @@
 """Sequences of polynomial chunks: what they are made of, and the floors that no predictor gets below."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,6 +40,24 @@ def test_degrees_and_coefficients_are_uniform():
     assert last.abs().max() <= 11
     assert last.mean().abs() < 0.02
     assert last.var().item() == pytest.approx(7 / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_a_scale_multiplies_y_its_noise_and_its_floor(noise):
+    base = Family(chunks=2, points=6, noise=noise)
+    unit, large = (f.sample(300, generator("test", 0)) for f in (base, replace(base, scale=1_000.0)))
+    torch.testing.assert_close(large.y, 1_000 * unit.y)
+    assert replace(base, scale=1_000.0).floor() == pytest.approx(1e6 * base.floor())
+    torch.testing.assert_close(replace(base, scale=1_000.0).linear_oracle(), 1e6 * base.linear_oracle())
+
+
+def test_reach_says_where_polynomials_are_evaluated():
+    """At x = 5: E[y^2] is a third of the sum of 25^k over the powers, each with the chance that the degree has it."""
+    last = Family(chunks=2, points=2, reach=5.0).sample(200_000, generator("test", 1)).y[:, -1].double()
+    chances = [1, 1, 1, *((11 - k) / 9 for k in range(3, 11))]
+    assert last.square().mean().item() == pytest.approx(sum(p * 25**k for k, p in enumerate(chances)) / 3, rel=0.02)
+    places = Family(reach=5.0).places()
+    assert (places[0], places[-1]) == (-1, 1), "the network sees x / 5"
 
 
 def test_roles_seeds_and_blocks_have_sequences_of_their_own():

@@ -17,7 +17,7 @@ from neurocoder.lab.experiments.polynomials import report as polynomials_section
 from neurocoder.lab.experiments.polynomials.data import Family, generator, network_input
 from neurocoder.lab.experiments.polynomials.evaluation import auc, auc_first_two, boundary_auc, change, in_chunks
 from neurocoder.lab.experiments.polynomials.experiment import PolynomialsConfig, Rates
-from neurocoder.lab.experiments.polynomials.models import MODELS, SETTINGS, Regressor, family, split
+from neurocoder.lab.experiments.polynomials.models import CONTROLS, MODELS, SETTINGS, Regressor, family, split
 from neurocoder.lab.records.record import Record
 from neurocoder.lab.report.build import paper_numbers
 
@@ -100,12 +100,14 @@ def test_quiet_beginnings_are_those_with_the_smaller_jump():
 
 def train(task, steps=None):
     """A plain loop; the losses."""
-    optimiser, losses = task.optimiser(list(task.model.parameters()), task.learning_rate), []
+    optimiser, losses = task.optimiser(list(task.model.named_parameters()), task.learning_rate), []
+    rates = [group["lr"] for group in optimiser.param_groups]
     for step in range(steps or task.steps):
         block, position = divmod(step, task.stream.steps)
         if position == 0:
             task.stream.fill(block)
-        optimiser.param_groups[0]["lr"] = task.learning_rate * task.schedule(step)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * task.schedule(step)
         optimiser.zero_grad()
         loss = task.loss(task.model, task.stream.batch(torch.tensor(position)))
         loss.backward()
@@ -135,6 +137,55 @@ def test_variants_say_which_sequences():
     streams = [EXPERIMENT.build(SMOKE, variant, seed, CPU).stream for variant, seed in (("gru-noise", 0), ("multi", 1))]
     assert [stream.family for stream in streams] == [Family(3, 8, 0.1), Family(3, 8, 0.0)]
     assert [stream.seed for stream in streams] == [0, 1]
+
+
+LARGE = dataclasses.replace(SMOKE, scale=1_000.0)
+
+
+@pytest.mark.parametrize("variant", CONTROLS)
+def test_every_control_learns_what_is_large(variant):
+    task = EXPERIMENT.build(dataclasses.replace(LARGE, iterations=120), variant, 0, CPU)
+    with torch.no_grad():
+        before = task.evaluate(task.model)["r2"]
+    train(task)
+    with torch.no_grad():
+        after = task.evaluate(task.model)
+    assert after["r2"] > before
+    assert variant not in EXPERIMENT.variants(SMOKE)
+    assert variant in EXPERIMENT.variants(LARGE)
+
+
+def test_controls_hold_constant_what_they_say():
+    models = {name: EXPERIMENT.build(LARGE, name, 0, CPU).model for name in (*CONTROLS, "gru")}
+    states = torch.randn(3, 4, 8)
+    programs = models["multi-constant"].output.layer.programs(states, control=states.new_ones(8))
+    assert programs.u.shape == (5, 20), "one program for all inputs"
+    (h,) = torch.randn(1, 32)
+    linear = models["gru-scaled"].output.linear
+    torch.testing.assert_close(models["gru-scaled"].output(h), 1_000 * linear(h))
+    torch.testing.assert_close(models["gru-exp"].output(h), models["gru-exp"].output.linear(h))
+    optimiser = EXPERIMENT.build(LARGE, "gru-fast", 0, CPU).optimiser(list(models["gru"].named_parameters()), 1e-3)
+    rates = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    found = {name: rates[id(p)] for name, p in models["gru"].named_parameters()}
+    assert {name for name, rate in found.items() if rate == 0.1} == {"output.weight", "output.bias"}
+    assert all(rate == 1e-3 for name, rate in found.items() if not name.startswith("output"))
+
+
+def test_r2_does_not_depend_on_the_scale():
+    found = {}
+    for scale in (1.0, 1_000.0):
+        task = EXPERIMENT.build(dataclasses.replace(SMOKE, scale=scale), "gru", 0, CPU)
+        with torch.no_grad():
+            for parameter in task.model.parameters():
+                parameter.zero_()
+            found[scale] = task.evaluate(task.model)
+    assert found[1.0]["r2"] == found[1_000.0]["r2"] == pytest.approx(0, abs=1e-6)
+    assert found[1_000.0]["mse"] == pytest.approx(1e6 * found[1.0]["mse"], rel=1e-5)
+
+
+def test_records_without_a_scale_are_of_scale_one():
+    old = {"iterations": 10}
+    assert EXPERIMENT.effective(old, "gru") == EXPERIMENT.effective({**old, "scale": 1.0, "reach": 1.0}, "gru")
 
 
 def test_a_task_depends_on_its_arguments_alone():

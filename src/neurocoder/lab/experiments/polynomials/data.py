@@ -1,8 +1,9 @@
 """Sequences of polynomial chunks, and how well they can be predicted.
 
 A sequence has `chunks` polynomials of degree 2 to 10 with coefficients in [-1, 1], each sampled at `points`
-consecutive x; x runs from -5 to 5 over the whole sequence. Polynomials are evaluated at x / 5, where |y| <= 11: at x
-itself they would reach 5^10, and the ends of a sequence would dominate the error.
+consecutive x; x runs from -5 to 5 over the whole sequence. By default polynomials are evaluated at x / 5, where
+|y| <= 11: at x itself (`reach` 5) they would reach 5^10, and the ends of a sequence would dominate the error. `scale`
+says in what unit y is given: the paper says neither this nor the learning rate.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ class Family:
     points: int = 20
     """Points per chunk."""
     noise: float = 0.0
-    """Standard deviation of the Gaussian noise on y, in the inputs and in the targets."""
+    """Standard deviation of the Gaussian noise on y / scale, in the inputs and in the targets."""
+    scale: float = 1.0
+    """y is multiplied by it, in the inputs and in the targets."""
+    reach: float = 1.0
+    """Polynomials are evaluated from -reach to reach; the network sees x / 5 with any reach."""
 
     @property
     def length(self) -> int:
@@ -58,14 +63,15 @@ class Family:
         degrees = torch.randint(low, high + 1, (count, self.chunks, 1), generator=generator, device=device)
         coefficients = torch.rand(count, self.chunks, high + 1, generator=generator, device=device) * 2 - 1
         coefficients *= torch.arange(high + 1, device=device) <= degrees
-        places = self.places().view(self.chunks, self.points).to(coefficients)
+        places = (self.reach * self.places()).view(self.chunks, self.points).to(coefficients)
         clean = torch.zeros(count, self.chunks, self.points, device=device)
         for k in range(high, -1, -1):  # Horner's scheme: a matrix product might be rounded to tf32
             clean = torch.addcmul(coefficients[..., k : k + 1], clean, places)
-        clean = clean.flatten(1)
+        clean = clean.flatten(1) * self.scale
         if self.noise == 0:
             return Sequences(clean, clean)
-        return Sequences(clean + self.noise * torch.randn(clean.shape, generator=generator, device=device), clean)
+        noise = self.noise * self.scale
+        return Sequences(clean + noise * torch.randn(clean.shape, generator=generator, device=device), clean)
 
     def first_points(self) -> Tensor:
         """Which points are the first of a chunk, booleans (T,)."""
@@ -79,7 +85,8 @@ class Family:
         low, high = DEGREES
         powers = torch.arange(high + 1, dtype=torch.float64)
         present = ((high + 1 - powers) / (high + 1 - low)).clamp(max=1.0)
-        return self.places().view(self.chunks, self.points, 1) ** powers * (present / 3).sqrt()
+        places = self.reach * self.places().view(self.chunks, self.points, 1)
+        return self.scale * places**powers * (present / 3).sqrt()
 
     def floor(self) -> float:
         """The mean square error that no predictor can avoid: "first-point floor".
@@ -88,7 +95,7 @@ class Family:
         variance. The noise adds its own variance everywhere.
         """
         first = self.features()[:, 0].square().sum()
-        return first.item() / self.length + self.noise**2
+        return first.item() / self.length + (self.scale * self.noise) ** 2
 
     def linear_oracle(self) -> Tensor:
         """Expected square error at each point (T,) of the best *linear* predictor that knows where chunks begin.
@@ -98,7 +105,7 @@ class Family:
         """
         errors = torch.zeros(self.chunks, self.points, dtype=torch.float64)
         for chunk, phi in enumerate(self.features()):
-            noise = self.noise * torch.eye(self.points, dtype=torch.float64)
+            noise = self.scale * self.noise * torch.eye(self.points, dtype=torch.float64)
             factor = torch.linalg.qr(torch.cat((phi, noise), dim=-1).T, mode="r").R
             # the Cholesky factor of the second moments, transposed: its diagonal is the innovation at each point
             errors[chunk, : len(factor)] = factor.diagonal().square()

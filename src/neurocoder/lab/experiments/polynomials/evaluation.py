@@ -40,17 +40,20 @@ class HeldOut:
         self.y = sample.y.to(device)
         self.inputs = network_input(family.places().to(device, torch.float32), self.y)
         self.first = family.first_points().to(device)
+        self.mean_square = self.y.double().square().mean()
 
     def errors(self, predictions: Tensor) -> Tensor:
         """Square errors (N, T)."""
         return (predictions.double() - self.y).square()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Mean square error; the same above the first-point floor; at the first points of chunks and at the rest."""
+        """Mean square error; the same above the first-point floor; at the first points of chunks and at the rest; and
+        `r2 = 1 - mse / mean(y^2)`, which does not depend on the scale of y."""
         by_time = self.errors(torch.cat([model(part) for part in self.inputs.split(PART)])).mean(0)
         means = by_time.mean(), by_time[self.first].mean(), by_time[~self.first].mean()
         mse, first, rest = torch.stack(means).tolist()
-        return {"mse": mse, "above_floor": mse - self.floor, "first_points": first, "rest": rest}
+        r2 = 1 - mse / self.mean_square.item()
+        return {"mse": mse, "above_floor": mse - self.floor, "first_points": first, "rest": rest, "r2": r2}
 
     def observe(self, model: nn.Module) -> dict[str, Any]:
         """How well signals detect the beginnings of chunks, and an example."""

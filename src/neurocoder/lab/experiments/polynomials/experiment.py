@@ -1,7 +1,8 @@
 """Auto-regression over polynomials that change (paper, section 4.2, Figures 5 and 6).
 
 At each time a GRU is fed `(x_t, y_{t-1})` and its output layer predicts `y_t`. The output layer is linear, a HyperNet,
-or a Neurocoder without residual. The network sees x / 5, at which the polynomials are evaluated.
+or a Neurocoder without residual. The network sees x / 5, at which the polynomials are evaluated unless `reach` says
+otherwise. Preset `large` gives y in another unit, times 1,000, at a constant rate of 1e-3.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..supervised import schedule, starting_values
 from . import report as polynomials_sections
 from .data import PolynomialStream
 from .evaluation import HeldOut
-from .models import MODELS, SETTINGS, family, join, split
+from .models import ALL, MODELS, SETTINGS, family, join, split
 
 BLOCK = 100
 """Batches of training data drawn at once."""
@@ -52,7 +53,8 @@ class Rates:
         return cls(**{entry.name: rate for entry in fields(cls)})
 
     def of(self, model: str) -> float:
-        """Of a model, by its name."""
+        """Of a model, by its name; with one program for all inputs, that of the model itself."""
+        model = model.removesuffix("-constant")
         return self.rate_gru if model.startswith("gru") else getattr(self, f"rate_{model.replace('-', '_')}")
 
 
@@ -75,7 +77,11 @@ class PolynomialsConfig:
     points: Annotated[int, Range(4)] = 20
     """Points per polynomial."""
     noise: Positive = 0.1
-    """Standard deviation of the Gaussian noise on y in the `noise` variants; that of y itself is 0.81."""
+    """Standard deviation of the Gaussian noise in the `noise` variants, before `scale`; that of y itself is 0.81."""
+    scale: Positive = 1.0
+    """y and its noise are multiplied by it, in the inputs and in the targets."""
+    reach: Positive = 1.0
+    """Polynomials are evaluated from -reach to reach. 5 is the appendix's, where |y| reaches 10^7."""
     evaluate_every: Count = 100
     """Training steps between evaluations."""
     held_out: Count = 1024
@@ -107,30 +113,44 @@ class Polynomials(TaskExperiment):
         "quick": replace(BEST, iterations=1_000, batch=32, held_out=256),
         "best": BEST,
         "paper": PolynomialsConfig(),
+        "large": PolynomialsConfig(rates=Rates.same(1e-3), decay="none", points=10, scale=1_000.0),
         "smoke": PolynomialsConfig(
             iterations=40, batch=16, rates=Rates.same(1e-2), chunks=3, points=8, evaluate_every=10, held_out=64
         ),
     }
-    seeds: ClassVar = {"quick": range(1), "best": range(5), "paper": range(5), "smoke": range(1)}
-    minutes: ClassVar = {"quick": (3, 1), "best": (1_000, 5), "paper": (1_000, 5), "smoke": (1, 1)}
+    seeds: ClassVar = {"quick": range(1), "best": range(5), "paper": range(5), "large": range(5), "smoke": range(1)}
+    minutes: ClassVar = {"quick": (3, 1), "best": (1_000, 5), "paper": (1_000, 5), "large": (1_000, 5), "smoke": (1, 1)}
     selections: ClassVar[Mapping[str, str]] = {"quick": "gru,hyper,single-3,multi"}
 
     def variants(self, config: PolynomialsConfig) -> list[str]:
-        """Every model in every setting."""
-        return [join(model, setting) for setting in SETTINGS for model in MODELS]
+        """Every model in every setting; at another scale than 1 also the controls."""
+        models = MODELS if config.scale == 1 else ALL
+        return [join(model, setting) for setting in SETTINGS for model in models]
+
+    def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
+        return {"scale": 1.0, "reach": 1.0, **config}  # older records have neither
 
     def build(self, config: PolynomialsConfig, variant: str, seed: int, device: torch.device) -> Task:
         """A network of one seed, on sequences of the same seed."""
         name, setting = split(variant)
-        sequences = family(setting, config.chunks, config.points, config.noise)
+        sequences = family(setting, config.chunks, config.points, config.noise, config.scale, config.reach)
+        chosen = ALL[name]
         with starting_values(seed):
-            model = MODELS[name].build(
-                sharpness=config.sharpness, orthogonality=config.orthogonality, start=config.start
+            model = chosen.build(
+                scale=config.scale, sharpness=config.sharpness, orthogonality=config.orthogonality, start=config.start
             )
         held_out = HeldOut(sequences, config.held_out, config.validation, device)
 
         def optimiser(parameters: Iterable[tuple[str, Tensor]], rate: float) -> torch.optim.Optimizer:
-            return torch.optim.Adam(parameters, rate, fused=True, capturable=device.type == "cuda")
+            options: dict[str, Any] = {"fused": True, "capturable": device.type == "cuda"}
+            if chosen.output_rate == 1:
+                return torch.optim.Adam(parameters, rate, **options)
+            named = list(parameters)
+            groups: list[dict[str, Any]] = [
+                {"params": [entry for entry in named if entry[0].startswith("output.") == output], "lr": rate * factor}
+                for output, factor in ((False, 1.0), (True, chosen.output_rate))
+            ]
+            return torch.optim.Adam(groups, rate, **options)
 
         return Task(
             model=model.to(device),

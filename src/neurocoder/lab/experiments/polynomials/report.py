@@ -44,7 +44,8 @@ def first_of(runs: Runs) -> Record:
 def family_of(record: Record) -> Family:
     """The sequences of a record."""
     sizes = {name: record.config[name] for name in ("chunks", "points", "noise")}
-    return family(split(record.variant)[1], **sizes)
+    units = {name: record.config.get(name, 1.0) for name in ("scale", "reach")}  # older records have neither
+    return family(split(record.variant)[1], **sizes, **units)
 
 
 def title(runs: Runs) -> str:
