@@ -12,7 +12,7 @@ import neurocoder as nc
 from neurocoder.lab.data import mnist
 from neurocoder.lab.experiments.digits import experiment as digits
 from neurocoder.lab.experiments.digits.experiment import Digits, DigitsConfig, ShuffledDigits
-from neurocoder.lab.experiments.digits.models import BEST, LIMIT, PROGRAMS, VARIANTS, build_model, title
+from neurocoder.lab.experiments.digits.models import BEST, CONTROLS, LIMIT, PROGRAMS, VARIANTS, build_model, title
 
 CPU = torch.device("cpu")
 SMALL = DigitsConfig(epochs=1, batch=50, train_images=500)
@@ -25,7 +25,7 @@ def build(variant="J2", seed=0, config=SMALL):
 def test_presets_follow_the_paper_where_it_says_anything():
     paper = Digits.presets["paper"]
     assert (paper.optimiser, paper.batch, paper.decay, paper.validation) == ("sgd", 32, "none", False)
-    assert set(Digits.presets) == set(Digits.seeds) == {"quick", "paper", "best", "smoke"}
+    assert set(Digits.presets) == set(Digits.seeds) == {"quick", "paper", "best", "small", "smoke"}
     assert all(config.train_images is None for name, config in Digits.presets.items() if name != "smoke")
 
 
@@ -70,6 +70,20 @@ def test_unknown_variant_is_refused():
 )
 def test_sizes_are_the_stated_ones(variant, parameters):
     assert nc.count_parameters(build_model(variant))["total"] == parameters
+
+
+@pytest.mark.parametrize(("control", "variant"), CONTROLS.items())
+def test_a_control_has_one_program_for_all_images_and_the_parameters_of_its_variant(control, variant):
+    model, images = build_model(control), torch.randn(4, 784)
+    with nc.record(model) as trace:
+        model(images)
+    assert trace["layer.layer"].sigma.squeeze().shape == (5 * PROGRAMS[variant].heads,)
+    assert nc.count_parameters(model)["total"] == nc.count_parameters(build_model(variant))["total"]
+    own = build_model(variant)
+    with nc.record(own) as trace:
+        own(images)
+    assert trace["layer"].sigma.shape == (4, 5 * PROGRAMS[variant].heads)
+    assert not torch.equal(trace["layer"].sigma[0], trace["layer"].sigma[1])
 
 
 def test_every_variant_classifies_and_has_a_title():

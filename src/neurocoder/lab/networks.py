@@ -7,6 +7,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+import neurocoder as nc
+
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:
     """Linear layers of these sizes, from input to output, with ReLU between them."""
@@ -30,3 +32,16 @@ class LeNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, 32, 32) -> (N, classes)"""
         return self.dense(self.convolutions(x).flatten(1))
+
+
+class OneProgram(nn.Module):
+    """A Neurocoder that is steered by ones: one program for all inputs, in the same parametrisation. It is the control
+    that tells what programs gain from what their parametrisation does."""
+
+    def __init__(self, inputs: int, outputs: int, config: nc.ProgramConfig) -> None:
+        super().__init__()
+        self.layer = nc.Linear(inputs, outputs, program=config, control_dim=inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs)"""
+        return self.layer(x, control=x.new_ones(self.layer.in_features))

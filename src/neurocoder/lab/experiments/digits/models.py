@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import neurocoder as nc
 
-from ...networks import mlp
+from ...networks import OneProgram, mlp
 
 PIXELS, PROJECTED = 784, 200
 """Numbers in an MNIST image, and in its projection z."""
@@ -40,7 +40,9 @@ BEST = "P10-H4-J5"
 """The best with J = 5 and at most `LIMIT` parameters, by validation error."""
 LIMIT = 7_850
 """Parameters of the linear classifier."""
-VARIANTS = ("linear", "mlp", *PROGRAMS)
+CONTROLS: Mapping[str, str] = {f"{name}-constant": name for name in ("J5", BEST)}
+"""Layers with one program for all images, by the variant that they are the control of."""
+VARIANTS = ("linear", "mlp", *PROGRAMS, *CONTROLS)
 
 
 class Projected(nn.Module):
@@ -70,6 +72,8 @@ def build_model(variant: str) -> nn.Module:
     projection = random_projection()
     if variant == "mlp":
         return Projected(mlp((PROJECTED, 32, 10)), projection)
+    if variant in CONTROLS:
+        return Projected(OneProgram(PROJECTED, 10, PROGRAMS[CONTROLS[variant]]), projection)
     return Projected(nc.Linear(PROJECTED, 10, program=PROGRAMS[variant]), projection)
 
 
@@ -79,5 +83,7 @@ def title(variant: str) -> str:
         return "linear classifier, 784 x 10"
     if variant == "mlp":
         return "MLP, 200-32-10"
+    if variant in CONTROLS:
+        return f"{title(CONTROLS[variant])}, one program for all images"
     c = PROGRAMS[variant]
     return f"Neurocoder P={c.slots} J={c.steps} H={c.heads}, LSTM {c.hidden}"

@@ -28,6 +28,7 @@ CURVES = {
 PAIRS = {
     "the chosen Neurocoder against the linear classifier": (BEST, "linear"),
     "an MLP against the chosen Neurocoder": ("mlp", BEST),
+    "the chosen Neurocoder against one program for all images": (BEST, f"{BEST}-constant"),
     "five steps against one, H=1": ("J5", "J1"),
     "five steps against one, H=3": ("P6-H3-J5", "P6-H3-J1"),
     "five steps against one, H=4": ("P10-H4-J5", "P10-H4-J1"),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import neurocoder as nc
 
+from ...networks import OneProgram
 from .data import Family
 
 
@@ -53,18 +54,6 @@ def hyper(**_: Any) -> Regressor:
     return Regressor(2, 28, nc.HyperLinear(28, 1, hyper=nc.HyperConfig(hidden=26)))
 
 
-class Constant(nn.Module):
-    """A Neurocoder that is steered by ones: it has one program for all inputs, in the same parametrisation."""
-
-    def __init__(self, width: int, config: nc.ProgramConfig) -> None:
-        super().__init__()
-        self.layer = nc.Linear(width, 1, program=config, control_dim=width)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(..., width) -> (..., 1)"""
-        return self.layer(states, control=states.new_ones(self.layer.in_features))
-
-
 class Scaled(nn.Module):
     """A linear layer with a scale: `y = s (w h + b)`. s is fixed, or learned as `exp(a)` from 1."""
 
@@ -85,7 +74,7 @@ def neurocoder(gru: int, *, constant: bool = False, **sizes: int) -> Callable[..
 
     def build(scale: float = 1.0, **changes: Any) -> Regressor:
         config = nc.ProgramConfig(**usual | changes)
-        return Regressor(2, gru, Constant(gru, config) if constant else nc.Linear(gru, 1, program=config))
+        return Regressor(2, gru, OneProgram(gru, 1, config) if constant else nc.Linear(gru, 1, program=config))
 
     return build
 
