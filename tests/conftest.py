@@ -1,6 +1,7 @@
 """Shared fixtures and helpers."""
 
 import os
+import re
 
 import pytest
 import torch
@@ -28,6 +29,11 @@ def randomised(layer, scale=1.0):
         for parameter in layer.parameters():
             parameter.normal_(0, scale)
     return layer
+
+
+def unboxed(said):
+    """What a command says about wrong options, without the frame that tyro draws around it, as one line."""
+    return " ".join(re.sub(r"[│─╭╮╰╯|+]|-{3,}", " ", said).split())
 
 
 def small(**changes):

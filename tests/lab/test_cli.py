@@ -1,7 +1,6 @@
 """The command line: what it offers, and what it says to wrong input."""
 
 import dataclasses
-import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 from lines import Lines, command, outcome, run, settings
 
 import neurocoder as nc
+from conftest import unboxed
 from neurocoder.lab import cli
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS, load
@@ -111,7 +111,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("export runs.csv --output .", "no records under .: make some with `neurocoder run`"),
         (
             "report --presets worst",
-            "--presets must be among quick, best, paper, smoke, best-224, paper-224, stream, got",
+            "--presets must be among quick, best, paper, small, smoke, large, best-224, paper-224, stream, got",
         ),
     ],
 )
@@ -119,7 +119,7 @@ def test_wrong_input_is_named(capsys, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     said = capsys.readouterr()
-    assert message in " ".join(re.sub(r"[│─╭╮╰╯|+]|-{3,}", " ", said.err).split())
+    assert message in unboxed(said.err)
     assert said.err.startswith("error: ") == (said.err.count("\n") == 1)  # or a box of tyro's
     assert said.out == ""
     assert not list(tmp_path.iterdir())

@@ -83,7 +83,7 @@ def test_every_committed_record_is_exported(tmp_path, folder):
         assert sum(1 for _ in csv.DictReader(file)) == len(store.everything(results, pytest.fail)) > 800
 
 
-@pytest.mark.parametrize("changed", ["linear.py", "lab/runs.py"])
+@pytest.mark.parametrize("changed", ["program/linear.py", "lab/runner/sweep.py"])
 def test_the_source_hash_follows_the_code_alone(tmp_path, changed):
     here = environment.source()
     copied = tmp_path / "neurocoder"

@@ -12,7 +12,6 @@ from ..layer.start import affine
 from . import functional as F
 from .config import ProgramConfig
 from .part import Part
-from .tensors import IN_CONTROLLER
 
 
 class Attention(NamedTuple):
@@ -61,8 +60,6 @@ class ProgramController(Part):
         self.integration_weight, self.integration_bias = (
             affine(control_dim, 1, **options) if program.residual is True else (None, None)
         )
-        self.present = tuple(name for name in IN_CONTROLLER if getattr(self, name) is not None)
-        """The names of the parameters that it has."""
 
     def queries_and_gates(self, control: Tensor) -> tuple[Tensor, Tensor]:
         """The composition signal xi: queries q (3, N, J, H, K) and gates g, after the sigmoid (3, N, J, H, P).

@@ -67,26 +67,25 @@ def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
     compiled code on a CPU.
     """
     name, program, parameter = chosen(), layer.config, layer.memory.U
-    torch_path = CallSpec("torch", program)
     if layer.is_customised() or has_global_hooks():
-        return torch_path
-    if name in ("torch", "reference"):
+        name = "torch"
+    if name == "torch" or name == "reference":
         return CallSpec(name, program)
     if name == "triton":
         _require_triton(program, parameter)
     if parameter.is_meta or rows.is_meta or is_transformed():
-        return torch_path
+        return CallSpec("torch", program)
     dtype = rows.dtype
     if torch.is_autocast_enabled(rows.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(rows.device.type)
     elif dtype != parameter.dtype:
-        return torch_path
+        return CallSpec("torch", program)
     how = dtype, layer.fuses, torch.is_grad_enabled()
     on_gpu = parameter.is_cuda and parameter.dtype != torch.float64 and HAS_TRITON and supports(program)
     if name == "triton" or (on_gpu and name == "auto"):
         return CallSpec("operator" if is_traced() else "triton", program, *how)
     if is_traced() or (name == "auto" and parameter.device.type != "cpu"):
-        return torch_path
+        return CallSpec("torch", program)
     return CallSpec("cpu", program, *how)
 
 

@@ -14,7 +14,7 @@ from .controller import ProgramController
 from .dispatch import CallSpec, choose, compose
 from .memory import ProgramMemory
 from .start import constant_program, start
-from .tensors import IN_MEMORY, NONE, ProgramTensors
+from .tensors import IN_CONTROLLER, IN_MEMORY, ProgramTensors
 
 
 class Programs(NamedTuple):
@@ -129,13 +129,9 @@ class ProgramLayer(CodedLayer):
     def tensors(self, executes: bool) -> ProgramTensors:
         """The parameters as kernels take them, contiguous; R and the bias only if the kernel executes."""
         memory, controller = self.memory, self.controller
-        found = {name: getattr(memory, name).contiguous() for name in IN_MEMORY}
-        found |= {name: getattr(controller, name).contiguous() for name in controller.present}
-        if executes and self.R is not None:
-            found["R"] = self.R.contiguous()
-        if executes and self.bias is not None:
-            found["bias"] = self.bias.contiguous()
-        return NONE._replace(**found)
+        found = [getattr(memory, name) for name in IN_MEMORY] + [getattr(controller, name) for name in IN_CONTROLLER]
+        found += [self.R, self.bias] if executes else [None, None]
+        return ProgramTensors(*[None if tensor is None else tensor.contiguous() for tensor in found])
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (or the input's)."""

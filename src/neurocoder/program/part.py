@@ -43,4 +43,4 @@ class Part(nn.Module, metaclass=_PartType):
 
     def is_customised(self, kind: type[Part]) -> bool:
         """Whether a user changed this part; `kind` is its class in the library."""
-        return any((type(self) is not kind, self.overridden, kind.replaced, has_hooks(self)))
+        return type(self) is not kind or self.overridden or bool(kind.replaced) or has_hooks(self)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import neurocoder as nc
+from conftest import unboxed
 from neurocoder.lab.cli import main
 from neurocoder.lab.data import mnist
 from neurocoder.lab.explorer import train
@@ -108,9 +109,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
         (["--export", "{folder}"], "--export must be a file to write, such as page.html, got the folder {folder}"),
         (["--export", "{folder}/taken/page.html"], "{folder}/taken/page.html cannot be written"),
         (["--export", "/proc/page.html"], "/proc/page.html cannot be written: "),
-        ([], "--export"),
         (["--export", ""], "--export must have a value, got ''"),
-        (["--exprt", "page.html"], "--export"),
     ],
 )
 def test_wrong_input_gets_one_clear_line(tmp_path, capsys, words, message):
@@ -121,3 +120,15 @@ def test_wrong_input_gets_one_clear_line(tmp_path, capsys, words, message):
     assert message.format(folder=tmp_path) in said
     assert said.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give either --export FILE, or --model PACKAGE:NAME and --data PACKAGE:NAME"),
+        (["--exprt", "page.html"], "Unrecognized options: --exprt, page.html Perhaps you meant: --export FILE"),
+    ],
+)
+def test_wrong_options_are_explained(capsys, words, message):
+    assert main(["explore", *words]) == 2
+    assert message in unboxed(capsys.readouterr().err)

@@ -188,7 +188,7 @@ def backward(
         recurrent_weight=of_lstm[:square].view(-1, hidden),
         integration_bias=of_lstm[-1 if sizes.gate else len(of_lstm) :],
         sums=sums,
-        alive=(grad_composition, *shares),
+        alive=(grad_composition, *shares) if sums.active else (),
     )
 
 
