@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 help:
 	@echo "make demo   train a linear classifier and Neurocoders on MNIST, print a table, save a figure"
 	@echo "make run    train an experiment; name and options in ARGS, e.g. ARGS='digits --preset smoke --output /tmp/smoke'"
-	@echo "make report build tables and figures from the records; options in ARGS, e.g. ARGS='--output /tmp/smoke --target /tmp/page'"
+	@echo "make report build tables and figures from the records; options in ARGS, e.g. ARGS='--records /tmp/smoke --target /tmp/page'"
 	@echo "make bench  benchmark program layers against plain ones; options in ARGS, e.g. ARGS=--quick"
 	@echo "make test   lint and run all tests but those of test-slow"
 	@echo "make test-slow  the longest tests: agents that learn, more interrupted sweeps"

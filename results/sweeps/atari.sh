@@ -23,7 +23,7 @@ speed) # one process after the other; a run begins by making its environments, w
 train) # eight at a time, which fill the cores with emulators: 25 minutes for 30M steps, even beside other training
     nvidia-cuda-mps-control -d 2>/dev/null || true
     mkdir -p "$output" && cd "$output" || exit 1
-    train() { run --preset best --jobs 8 --cores 3 --output . --keep agents "$@"; }
+    train() { run --preset best --jobs 8 --cores 3 --output . --save-agents agents "$@"; }
     train --seeds 0 --variants 'seaquest-*,mspacman-*'
     train --seeds 0 --variants frostbite-plain,frostbite-neurocoder
     train --seeds 1-2 --variants seaquest-plain,seaquest-neurocoder

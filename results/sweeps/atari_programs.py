@@ -1,4 +1,4 @@
-"""Do the actor's programs matter? `python3 results/sweeps/atari_programs.py AGENT...`, agents that `--keep` has kept.
+"""Do the actor's programs matter? `python3 results/sweeps/atari_programs.py AGENT...`, saved by `--save-agents`.
 
 Each agent plays its games three times: with the program of each observation, with the program of another game's
 observation, and with the mean program of the games before, which is a plain linear layer.
@@ -107,7 +107,7 @@ def examine(path: Path) -> None:
 
 if __name__ == "__main__":
     if not sys.argv[1:]:
-        sys.exit("error: name one or more agents, as `neurocoder run atari --keep FOLDER` keeps them")
+        sys.exit("error: name one or more agents, as `neurocoder run atari --save-agents FOLDER` saves them")
     torch.set_num_threads(1)
     for name in sys.argv[1:]:
         examine(Path(name))

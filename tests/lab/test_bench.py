@@ -250,7 +250,7 @@ def test_an_interrupted_run_keeps_finished_records(run, tmp_path, monkeypatch, c
     assert load(tmp_path, "one") == before
     assert "one: finished" in capsys.readouterr().out
     assert load(tmp_path, "two")["measurements"]
-    assert run("--again", "--cases", "one", only=two) == 0
+    assert run("--overwrite", "--cases", "one", only=two) == 0
     assert load(tmp_path, "one") != before
 
 
@@ -291,7 +291,7 @@ def test_records_are_written_whole_or_not_at_all(tmp_path):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_committed_records_are_read_and_finished(device):
     found = records.read(Path(__file__).parents[2] / "results" / "bench" / f"{device}.jsonl")
-    assert [name for name, case in cases.cases(device).items() if not records.covers(found[name], case)] == []
+    assert [name for name, case in cases.cases(device).items() if not records.is_complete(found[name], case)] == []
 
 
 def test_the_page_has_ratios_bars_and_the_growth_figure(run, tmp_path):

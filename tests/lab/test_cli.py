@@ -106,9 +106,9 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("demo --seed -1", "--seed must be in 0..4294967295, got -1"),
         ("demo --output /dev/null/x", "--output must be a folder that can be written to, got /dev/null/x"),
         ("export", "FILE The CSV file to write. (required)"),
-        ("export --output results", "FILE The CSV file to write. (required)"),
-        ("export runs.csv --output nowhere", "--output must be a folder with records, got nowhere"),
-        ("export runs.csv --output .", "no records under .: make some with `neurocoder run`"),
+        ("export --records results", "FILE The CSV file to write. (required)"),
+        ("export runs.csv --records nowhere", "--records must be a folder with records, got nowhere"),
+        ("export runs.csv --records .", "no records under .: make some with `neurocoder run`"),
         (
             "report --presets worst",
             "--presets must be among quick, best, paper, small, smoke, large, best-224, paper-224, stream, got",
@@ -236,8 +236,8 @@ def test_report_takes_its_options(monkeypatch):
 
     seen = []
     monkeypatch.setattr(report, "main", lambda options: seen.append(options) or 0)
-    assert main(["report", "--output", "records", "--target", "page"]) == 0
-    assert (str(seen[0].output), str(seen[0].target)) == ("records", "page")
+    assert main(["report", "--records", "records", "--target", "page"]) == 0
+    assert (str(seen[0].records), str(seen[0].target)) == ("records", "page")
 
 
 def test_commands_know_their_names(capsys):
@@ -279,3 +279,21 @@ def test_former_names_of_options_are_understood(tmp_path, capsys):
     assert said.out.splitlines()[1].startswith("1 finished, ")
     assert main(["run", "lines:Lines", "--help"]) == 0
     assert "--again" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "notes"),
+    [
+        ("report --output nowhere", ["--output is now --records"]),
+        ("export runs.csv --output=nowhere", ["--output is now --records"]),
+        ("pack --output nowhere --into packed", ["--output is now --records", "--into is now --destination"]),
+        ("run atari --keep agents --dry-run --seeds a", ["--keep is now --save-agents"]),
+        ("bench --again --cases none", ["--again is now --overwrite"]),
+    ],
+)
+def test_former_options_work_and_say_what_they_are_now(capsys, tmp_path, monkeypatch, words, notes):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2  # for another reason
+    said = capsys.readouterr().err
+    assert [f"note: {note}" for note in notes] == said.splitlines()[: len(notes)]
+    assert "Unrecognized" not in said

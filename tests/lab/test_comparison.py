@@ -17,7 +17,7 @@ def test_configurations_of_a_preset_are_compared_in_one_table(toy, tmp_path, cap
             tmp_path / "in" / f"e{epochs}", *(record(seed=seed, error=error + seed, epochs=epochs) for seed in (0, 1))
         )
     write(tmp_path / "in" / "z", record(seed=0, error=1.0))
-    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
+    report.main(report.Options(records=tmp_path / "in", target=tmp_path / "out"))
     page = (tmp_path / "out" / "toy.md").read_text()
     whole, compared = page.split("## Preset best, 3 configurations\n")
     assert "## Preset best\n" in whole
@@ -35,7 +35,7 @@ def test_configurations_of_a_preset_are_compared_in_one_table(toy, tmp_path, cap
 
 def test_one_configuration_says_its_options(toy, tmp_path, capsys):
     write(tmp_path, record(epochs=2, validation=True))
-    report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
+    report.main(report.Options(records=tmp_path, target=tmp_path / "out"))
     assert "## Preset best, epochs 2, validation\n" in (tmp_path / "out" / "toy.md").read_text()
     assert (tmp_path / "out" / "images" / "toy-best-epochs-2-validation-curve.png").exists()
 
@@ -43,7 +43,7 @@ def test_one_configuration_says_its_options(toy, tmp_path, capsys):
 def test_variants_with_one_other_configuration_have_a_whole_chapter(toy, tmp_path):
     """Nothing of them can be compared."""
     write(tmp_path / "in", record("linear"), record(epochs=2))
-    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
+    report.main(report.Options(records=tmp_path / "in", target=tmp_path / "out"))
     page = (tmp_path / "out" / "toy.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## Preset best",
@@ -55,7 +55,7 @@ def test_variants_with_one_other_configuration_have_a_whole_chapter(toy, tmp_pat
 def test_only_variants_with_several_configurations_are_compared(toy, tmp_path):
     write(tmp_path / "in" / "a", record("J1"), record("linear", epochs=3), record("J5", epochs=2))
     write(tmp_path / "in" / "b", record("J1", epochs=4))
-    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
+    report.main(report.Options(records=tmp_path / "in", target=tmp_path / "out"))
     page = (tmp_path / "out" / "toy.md").read_text()
     titles = [line.removeprefix("## Preset ") for line in page.splitlines() if line.startswith("## ")]
     assert titles == ["best", "best, epochs 2", "best, epochs 3", "best, 2 configurations"]
@@ -70,7 +70,7 @@ def test_settings_that_differ_make_the_label():
     preset = {"rates": rates, "clip": 0.1, "decay": "cosine", "validation": False}
 
     def told(**changes):
-        return comparison.label(comparison.changed(preset | changes, preset))
+        return comparison.label(comparison.diff_config(preset | changes, preset))
 
     assert told() == ""
     assert told(rates={"rate_gru": 0.3, "rate_multi": 0.3}, clip=None) == "rate 0.3, no clip"
@@ -113,7 +113,7 @@ def test_runs_of_one_command_stay_together(toy, tmp_path, monkeypatch):
     effective = lambda self, config, variant: config if variant == "J5" else {}  # noqa: E731
     monkeypatch.setattr(Toy, "effective", effective, raising=False)
     write(tmp_path / "in", *(record(variant, epochs=2) for variant in ("linear", "J5")))
-    report.main(report.Options(output=tmp_path / "in", target=tmp_path / "out"))
+    report.main(report.Options(records=tmp_path / "in", target=tmp_path / "out"))
     page = (tmp_path / "out" / "toy.md").read_text()
     assert "## Preset best, epochs 2\n" in page
     assert "configurations" not in page

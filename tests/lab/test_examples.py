@@ -12,7 +12,7 @@ import pytest
 
 from neurocoder.lab.cli import main
 from neurocoder.lab.records.checkpoint import Checkpoint
-from neurocoder.lab.records.record import Damaged
+from neurocoder.lab.records.record import CorruptFileError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
 EXAMPLES = {
@@ -53,7 +53,7 @@ def test_an_example_learns_and_reports(folder, monkeypatch, name, variant, metri
     found = record(folder / "runs", name, variant)
     assert low <= found["metrics"][metric] <= high
     assert bool(found["model"]) == (variant in ("program", "anchored") or name == "sequence")
-    assert main(["report", "--experiments", reference, "--output", "runs", "--target", "runs/report"]) == 0
+    assert main(["report", "--experiments", reference, "--records", "runs", "--target", "runs/report"]) == 0
     page = (folder / "runs" / "report" / f"{name}.md").read_text()
     assert f"| {variant} |" in page
     assert f"neurocoder run {reference} --preset best --seeds 0 --variants {variant}" in page
@@ -76,7 +76,7 @@ def test_a_killed_example_resumes_to_the_same_record(folder, name, variant):
         """Steps or episodes in the checkpoint."""
         try:
             state = Checkpoint.read(path).state
-        except (Damaged, OSError):
+        except (CorruptFileError, OSError):
             return 0
         return state["step"] if name == "sequence" else len(state["scores"])
 

@@ -30,7 +30,7 @@ def test_one_row_per_run_over_all_experiments(tmp_path, capsys):
     output, target = tmp_path / "results", tmp_path / "runs.csv"
     write(output, *(record(seed=seed, error=0.25) for seed in (0, 2, 10)))
     write(output / "selection" / "lr0.1", record(error=0.5), record("circles", score=3.0))
-    assert main(["export", str(target), "--output", str(output)]) == 0
+    assert main(["export", str(target), "--records", str(output)]) == 0
     assert capsys.readouterr().out == f"Wrote {target}: 5 runs of 2 experiments.\n"
     with target.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -69,7 +69,7 @@ def test_a_damaged_record_leaves_the_earlier_table(tmp_path, capsys):
     write(output, record(error=0.25), record(seed=1, error=0.25))
     damaged = output / "lines" / "best" / "linear" / "seed1.json"
     damaged.write_text(damaged.read_text()[:40])
-    assert main(["export", str(target), "--output", str(output)]) == 2
+    assert main(["export", str(target), "--records", str(output)]) == 2
     assert f"error: {damaged} is not a record" in capsys.readouterr().err
     assert target.read_text() == "earlier"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["runs.csv"]
@@ -78,7 +78,7 @@ def test_a_damaged_record_leaves_the_earlier_table(tmp_path, capsys):
 @pytest.mark.parametrize("folder", ["selection", pytest.param("", marks=pytest.mark.long)])
 def test_every_committed_record_is_exported(tmp_path, folder):
     results = Path(__file__).parents[2] / "results" / folder
-    assert main(["export", str(tmp_path / "runs.csv"), "--output", str(results)]) == 0
+    assert main(["export", str(tmp_path / "runs.csv"), "--records", str(results)]) == 0
     with (tmp_path / "runs.csv").open(newline="") as file:
         assert sum(1 for _ in csv.DictReader(file)) == len(store.everything(results, pytest.fail)) > 800
 

@@ -4,18 +4,18 @@ import os
 
 import pytest
 
-from neurocoder.lab.records.files import replacing
+from neurocoder.lab.records.files import atomic_write
 
 
 def _write_half(target):
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_text("half")
         raise KeyError("broken")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     target = tmp_path / "new" / "page.html"
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_text("first")
     with pytest.raises(KeyError, match="broken"):
         _write_half(target)
@@ -28,7 +28,7 @@ def test_a_link_is_followed(tmp_path):
     real.parent.mkdir()
     real.write_text("old")
     link.symlink_to(real)
-    with replacing(link) as temporary:
+    with atomic_write(link) as temporary:
         temporary.write_text("new")
     assert link.is_symlink()
     assert real.read_text() == "new"
@@ -39,7 +39,7 @@ def test_pipes_and_devices_are_refused(tmp_path):
     os.mkfifo(pipe)
     with (
         pytest.raises(OSError, match=r"pipe cannot be written: it is not a regular file"),
-        replacing(pipe) as temporary,
+        atomic_write(pipe) as temporary,
     ):
         temporary.write_text("never")
     assert pipe.is_fifo()

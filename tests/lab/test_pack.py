@@ -137,7 +137,7 @@ def test_what_does_not_read_back_is_not_trusted(tmp_path, monkeypatch):
 
 
 def test_the_folder_must_be_there(tmp_path):
-    with pytest.raises(ValueError, match=r"--output must be a folder with records, got .*none"):
+    with pytest.raises(ValueError, match=r"--records must be a folder with records, got .*none"):
         do(tmp_path / "none")
 
 

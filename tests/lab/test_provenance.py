@@ -78,11 +78,11 @@ def test_a_run_from_edited_source_is_marked_in_record_report_and_export(checkout
 
 def test_source_is_compared_with_a_commit_where_git_knows_it():
     head = environment.git("rev-parse", "HEAD").decode().strip()
-    assert environment.changed(head, environment.committed(head)) == "no"
-    assert environment.changed(head, "0" * 64) == "yes"
-    assert environment.changed("f" * 40, "0" * 64) == "unknown"
-    assert environment.changed(head + "+", environment.committed(head)) == "yes"
-    assert environment.changed(head, None) == "unknown"
+    assert environment.source_changed(head, environment.committed(head)) == "no"
+    assert environment.source_changed(head, "0" * 64) == "yes"
+    assert environment.source_changed("f" * 40, "0" * 64) == "unknown"
+    assert environment.source_changed(head + "+", environment.committed(head)) == "yes"
+    assert environment.source_changed(head, None) == "unknown"
 
 
 def test_the_hash_in_a_commit_is_that_of_its_files(checkout):

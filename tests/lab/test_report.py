@@ -126,7 +126,7 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_and_its_file_stays(toy, tmp_p
         raise UndrawableError("there are no pictures")
 
     write(tmp_path, record())
-    options = report.Options(output=tmp_path, target=tmp_path / "out")
+    options = report.Options(records=tmp_path, target=tmp_path / "out")
     file, page = tmp_path / "out" / "images" / "toy-best-curve.png", tmp_path / "out" / "toy.md"
     report.main(options)
     assert file.name in page.read_text()
@@ -218,7 +218,7 @@ def test_origin_tells_of_different_configurations():
 
 def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
     write(tmp_path / "in", record(seed=0), record(seed=1, error=6.0), record(seed=10, error=7.0, preset="paper"))
-    options = report.Options(output=tmp_path / "in", target=tmp_path / "out")
+    options = report.Options(records=tmp_path / "in", target=tmp_path / "out")
     report.main(options)
     written = {str(path.relative_to(options.target)): path for path in options.target.rglob("*") if path.is_file()}
     images = {f"images/toy-{preset}-curve.png" for preset in ("paper", "best")}
@@ -244,7 +244,7 @@ def test_an_own_experiment_is_run_by_the_name_it_was_given(tmp_path, monkeypatch
     monkeypatch.setattr(report, "load", lambda name: Toy())
     monkeypatch.setattr(report, "paper_numbers", lambda: {"toy": {"parameters": {"neurocoder": 7300}}})
     write(tmp_path, record())
-    report.main(report.Options(output=tmp_path, target=tmp_path / "out", experiments=("toys:Toy",)))
+    report.main(report.Options(records=tmp_path, target=tmp_path / "out", experiments=("toys:Toy",)))
     assert "neurocoder run toys:Toy --preset best" in (tmp_path / "out" / "toy.md").read_text()
 
 
@@ -255,7 +255,7 @@ def test_damaged_and_misplaced_records_are_warned_of_and_left_out(toy, tmp_path,
     (folder / "seed3.json").write_text((folder / "seed0.json").read_text())
     (folder / "seed4.checkpoint.json").write_text("{}")
     (folder / "seed5.json").write_text((folder / "seed0.json").read_text().replace('"seed": 0', '"seed": 5'))
-    report.main(report.Options(output=tmp_path, target=tmp_path / "out"))
+    report.main(report.Options(records=tmp_path, target=tmp_path / "out"))
     shown = capsys.readouterr()
     warnings = shown.err.splitlines()
     assert len(warnings) == 3
@@ -267,19 +267,19 @@ def test_damaged_and_misplaced_records_are_warned_of_and_left_out(toy, tmp_path,
 
 def test_no_records_is_an_error_that_names_the_command(toy, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no records of toy under .*: make some with `neurocoder run toy`"):
-        report.main(report.Options(output=tmp_path))
+        report.main(report.Options(records=tmp_path))
 
 
 def test_a_target_that_cannot_be_written_is_an_error(toy, tmp_path):
     write(tmp_path, record())
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"--target must be a folder that can be written to, got .*/file: File exists"):
-        report.main(report.Options(output=tmp_path, target=tmp_path / "file"))
+        report.main(report.Options(records=tmp_path, target=tmp_path / "file"))
 
 
 def test_unknown_experiment_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"experiment must be among digits.*got 'digit'"):
-        report.main(report.Options(output=tmp_path, experiments=("digit",)))
+        report.main(report.Options(records=tmp_path, experiments=("digit",)))
 
 
 def test_the_papers_numbers():
@@ -306,4 +306,4 @@ def test_the_papers_numbers():
     [("results", "docs/results"), ("results/selection", "docs/results/selection"), ("runs", "runs/report")],
 )
 def test_reports_of_published_records_are_documentation(output, folder):
-    assert report.Options(output=Path(output)).folder == Path(folder)
+    assert report.Options(records=Path(output)).folder == Path(folder)

@@ -7,7 +7,7 @@ import math
 import pytest
 from lines import outcome, run
 
-from neurocoder.lab.records.record import Damaged, Record, digest
+from neurocoder.lab.records.record import CorruptFileError, Record, digest
 
 
 def record(**changes):
@@ -72,7 +72,7 @@ def test_what_is_not_the_record_that_was_written_is_damaged(tmp_path, damage, me
     if message is None:  # the same number in other digits
         assert Record.read(target) == record()
         return
-    with pytest.raises(Damaged, match=message) as found:
+    with pytest.raises(CorruptFileError, match=message) as found:
         Record.read(target)
     assert str(found.value).startswith(f"{target} ")
 
@@ -97,7 +97,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path, changes, message):
     assert list(tmp_path.iterdir()) == []
     content = vars(record(**changes))
     target.write_text(json.dumps({**content, "digest": digest(content)}))
-    with pytest.raises(Damaged, match=message):
+    with pytest.raises(CorruptFileError, match=message):
         Record.read(target)
 
 
@@ -125,7 +125,7 @@ def test_numbers_that_json_lacks_come_back_from_valid_json(tmp_path):
     assert (found.variant, found.observations["said"]) == ("NaN", words["said"])
     assert math.isnan(found.observations["NaN"][0])
     target.write_text(target.read_text().replace('"Infinity"', "1.0", 1))
-    with pytest.raises(Damaged, match="was it edited"):
+    with pytest.raises(CorruptFileError, match="was it edited"):
         Record.read(target)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from neurocoder.lab.records import checkpoint as checkpoints
 from neurocoder.lab.records.checkpoint import Checkpoint
-from neurocoder.lab.records.record import Damaged
+from neurocoder.lab.records.record import CorruptFileError
 from neurocoder.lab.runner.job import diff_config
 from neurocoder.lab.runner.options import format_seeds
 
@@ -235,9 +235,9 @@ def test_a_checkpoint_with_other_numbers_than_were_written_is_damaged(tmp_path):
     for content in (whole[:-4] + b"\0\0\0\0", whole.replace(b"3.25", b"9.25")):
         assert content != whole
         path.write_bytes(content)
-        with pytest.raises(Damaged, match="does not match its digest"):
+        with pytest.raises(CorruptFileError, match="does not match its digest"):
             Checkpoint.read(path)
-    with pytest.raises(Damaged, match="is not a file"):
+    with pytest.raises(CorruptFileError, match="is not a file"):
         Checkpoint.read(tmp_path)
 
 
@@ -306,7 +306,7 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
     with pytest.raises(ValueError, match=r"state.b must be made of tensors, .* got set"):
         Checkpoint({}, {}, 0.0, [], {"b": {1}}).write(path)
     path.write_bytes(b"")
-    with pytest.raises(Damaged, match="is not a checkpoint"):
+    with pytest.raises(CorruptFileError, match="is not a checkpoint"):
         Checkpoint.read(path)
 
 

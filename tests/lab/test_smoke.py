@@ -34,7 +34,7 @@ def test_smoke_makes_records_and_a_report(name, tmp_path, capsys):
         record = json.loads((tmp_path / "records" / name / "smoke" / variant / "seed0.json").read_text())
         assert all(math.isfinite(value) for value in record["metrics"].values())
         assert (record["device"], record["loop"]) in (("cpu", "plain"), ("cuda", "graph"))
-    assert main(["report", "--output", output, "--target", target]) == 0
+    assert main(["report", "--records", output, "--target", target]) == 0
     page = (tmp_path / "report" / f"{name}.md").read_text()
     assert f"neurocoder run {name} --preset smoke --seeds 0" in page
     assert (tmp_path / "report" / "report.html").exists()

@@ -8,7 +8,7 @@ import pytest
 from test_results import record
 
 from neurocoder.lab.records import pack, store
-from neurocoder.lab.records.record import Damaged, Record
+from neurocoder.lab.records.record import CorruptFileError, Record
 
 
 def run(variant="linear", seed=0, error=0.5, **changes):
@@ -120,7 +120,7 @@ def test_an_edited_loose_record_is_named_and_the_packed_one_counts(tmp_path):
     path.write_text(path.read_text().replace("0.25", "0.125"))
     assert told(store.records(tmp_path, "lines", warnings.append)) == [("best", "linear", 0, 0.5)]
     assert warnings == [f"{path} does not match its digest: was it edited?"]
-    with pytest.raises(Damaged, match="was it edited"):
+    with pytest.raises(CorruptFileError, match="was it edited"):
         store.find(tmp_path, "lines", "best", "linear", 0)
 
 

@@ -9,7 +9,7 @@ import torch
 from lines import Config, Lines, outcome, run
 
 from neurocoder.lab.train.capture import captured
-from neurocoder.lab.train.context import Context, Guard, TrainingError
+from neurocoder.lab.train.context import Context, RunHooks, TrainingError
 from neurocoder.lab.train.graphs import GraphStepper
 from neurocoder.lab.train.loop import Stepper, Training
 
@@ -26,10 +26,10 @@ def double(request):
     torch.set_default_dtype(torch.float32)
 
 
-def started(variant="linear", device="cpu", guard=None, **changes):
+def started(variant="linear", device="cpu", hooks=None, **changes):
     """A context, and its task."""
     config, device = Config(**changes), torch.device(device)
-    return Context(config, variant, 0, device, guard=guard), Lines().build(config, variant, 0, device)
+    return Context(config, variant, 0, device, hooks=hooks), Lines().build(config, variant, 0, device)
 
 
 def stepper_of(kind, variant="linear", **changes):
@@ -174,7 +174,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step():
 def test_progress_is_reported(monkeypatch):
     monkeypatch.setattr("neurocoder.lab.train.context.REPORT_EVERY", -1.0)
     seen = []
-    context, task = started(steps=12, guard=Guard(report=lambda *progress: seen.append(progress)))
+    context, task = started(steps=12, hooks=RunHooks(report=lambda *progress: seen.append(progress)))
     Training(context, task, Stepper(task, context)).run()
     assert [(step, steps) for step, steps, _ in seen] == [(step, 12) for step in range(1, 13)]
     assert all(shown.startswith("loss ") and math.isfinite(float(shown[5:])) for _, _, shown in seen)

@@ -19,12 +19,12 @@ from rich.table import Table
 from .data import mnist
 from .experiments.digits.experiment import DigitsConfig
 from .experiments.digits.report import draw_grid
-from .records.files import obstacle
+from .records.files import writability_error
 from .records.record import Record
 from .report import style
 from .runner.job import Job, Setup
 from .runner.sweep import run_job
-from .train.context import Guard
+from .train.context import RunHooks
 from .validate import Count, Range, validate
 
 MODELS = {"linear classifier": "linear", "Neurocoder, J=1": "P10-H4-J1", "Neurocoder, J=5": "P10-H4-J5"}
@@ -60,7 +60,7 @@ def train(console: Console, config: DigitsConfig, seed: int) -> dict[str, Record
                 progress.update(row, completed=step, total=steps)
 
             job = Job("digits", "digits", "demo", config, variant, seed)
-            found[title] = run_job(job, setup, Guard(report=report))
+            found[title] = run_job(job, setup, RunHooks(report=report))
             progress.update(row, completed=1, total=1)
     return found
 
@@ -79,7 +79,7 @@ def table(runs: Mapping[str, Record]) -> Table:
 def main(options: Options) -> int:
     """Train, print a table, draw the attention; returns the exit status."""
     config, console = DigitsConfig(epochs=options.epochs), Console()
-    if why := obstacle(options.output):
+    if why := writability_error(options.output):
         raise ValueError(f"--output must be a folder that can be written to, got {options.output}: {why}")
     place = mnist.folder()
     source = "the package" if place == mnist.PACKAGED else str(place)

@@ -17,15 +17,15 @@ from neurocoder.lab.experiments.images.experiment import Images, ImagesConfig, c
 from neurocoder.lab.experiments.images.models import variants
 from neurocoder.lab.experiments.images.observations import agreement, describe, unpack
 from neurocoder.lab.records.checkpoint import Checkpoint
-from neurocoder.lab.train.context import Context, Guard, Interrupted, final
+from neurocoder.lab.train.context import Context, Interrupted, RunHooks, final
 from neurocoder.lab.train.loop import train
 
 CPU = torch.device("cpu")
 TINY = ImagesConfig(2, 2, 2, batch=16, train_images=64, source="synthetic", depth=7)
 
 
-def perform(variant, config=TINY, start=None, guard=None, precision="32-true"):
-    context = Context(config, variant, 0, CPU, precision=precision, start=start, guard=guard)
+def perform(variant, config=TINY, start=None, hooks=None, precision="32-true"):
+    context = Context(config, variant, 0, CPU, precision=precision, start=start, hooks=hooks)
     torch.manual_seed(0)
     Images().run(context)
     return context
@@ -209,7 +209,7 @@ def test_a_stopped_run_resumes_to_the_same_result(variant):
         return signal.SIGTERM if asked > 5 else 0  # in the second epoch of four steps
 
     with pytest.raises(Interrupted):
-        perform(variant, guard=Guard(stopped, save=kept.append))
+        perform(variant, hooks=RunHooks(stopped, save=kept.append))
     checkpoint = Checkpoint.from_bytes(kept[-1].to_bytes())
     assert 4 < checkpoint.state["taken"] < 8
     torch.rand(7)

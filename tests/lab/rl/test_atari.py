@@ -162,7 +162,7 @@ def test_a_run_that_is_killed_resumes(tmp_path, how, capsys):
 
 @pytest.mark.parametrize("head", ["plain", "neurocoder"])
 def test_a_kept_agent_plays(tmp_path, head, capsys):
-    wish = run(tmp_path, "--steps", 40, "--keep", tmp_path / "agents", variants=f"cartpole-{head}")
+    wish = run(tmp_path, "--steps", 40, "--save-agents", tmp_path / "agents", variants=f"cartpole-{head}")
     assert main(wish) == 0
     agent, variant, settings = load_agent(tmp_path / "agents" / f"cartpole-{head}-seed0.checkpoint.safetensors")
     target = tmp_path / "play.gif"

@@ -38,7 +38,7 @@ class Options:
         tuple[str, ...],
         tyro.conf.arg(metavar="WHAT ...", help=f"Any of {', '.join(SKIPPABLE)}.", help_behavior_hint="(default: none)"),
     ] = ()
-    again: bool = False
+    overwrite: bool = False
     """Measure finished cases again."""
     against: Annotated[Path | None, tyro.conf.arg(metavar="SRC")] = None
     """Compare with the library in this source folder; to results/bench-pairs."""
@@ -88,10 +88,10 @@ def measure(options: Options, log: Log) -> bool:
     found, todo = records.read(file), []
     for case in wanted(options):
         old = found.get(case.name)
-        if old is None or options.again or not records.covers(old, case):
+        if old is None or options.overwrite or not records.is_complete(old, case):
             todo.append(case)
         else:
-            log(f"{case.name}: finished {old['started']} on {old['hardware']}; --again repeats it")
+            log(f"{case.name}: finished {old['started']} on {old['hardware']}; --overwrite repeats it")
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     machine = {**environment.describe(torch.device(device), [environment.running()]), "load": load}
     log("{hardware}, torch {torch}, commit {commit:.12}, load {load}".format_map(machine))
@@ -116,7 +116,7 @@ def measure(options: Options, log: Log) -> bool:
         }
         records.write(file, found)
     print("\n\n".join([*report.layers(found, device), *report.paths(found)]))
-    return all(records.sound(found[case.name]) for case in todo)
+    return all(records.all_passed(found[case.name]) for case in todo)
 
 
 def main(options: Options) -> int:

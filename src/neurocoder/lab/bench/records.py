@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ..records.files import replacing
+from ..records.files import atomic_write
 from .cases import Case
 from .tables import Record
 
 
 def write(path: Path, found: Mapping[str, Record]) -> None:
     """Atomic write."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in found.values()))
 
 
@@ -32,14 +32,14 @@ def read(path: Path) -> dict[str, Record]:
     return found
 
 
-def sound(record: Record) -> bool:
+def all_passed(record: Record) -> bool:
     """Whether nothing in it was refused or failed."""
     return all(entry["status"] in ("measured", "skipped") for entry in record["measurements"])
 
 
-def covers(record: Record, case: Case) -> bool:
+def is_complete(record: Record, case: Case) -> bool:
     """Whether a record holds all that a case asks for, without a wrong result."""
     defaults, new = json.loads(json.dumps([asdict(type(case.program)()), case.config()]))
     old = {**record["case"], "program": defaults | record["case"]["program"]}  # the program may have newer settings
     groups = old.pop("groups")
-    return all(group in groups for group in new.pop("groups")) and old == new and sound(record)
+    return all(group in groups for group in new.pop("groups")) and old == new and all_passed(record)

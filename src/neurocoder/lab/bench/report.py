@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..records.files import replacing
+from ..records.files import atomic_write
 from .cases import AXES, BASELINES, BOTH, OURS, PATHS
 from .contenders import TITLES
 from .tables import MODES, Entry, Record, markdown, notes, short, spread, table
@@ -204,6 +204,6 @@ def write(found: Mapping[str, Mapping[str, Record]], docs: Path) -> Path:
     blocks = [head, MARK, markdown(["device", "case", "mode", "bar", "aim", "measured", ""], targets)]
     for device, records in found.items():
         blocks += [f"## {DEVICES[device]}", *layers(records, device), *paths(records), *growth(records, device, docs)]
-    with replacing(page) as temporary:
+    with atomic_write(page) as temporary:
         temporary.write_text("\n\n".join(blocks) + "\n")
     return page

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from .files import replacing
-from .record import Damaged
+from .files import atomic_write
+from .record import CorruptFileError
 
 FORMAT = 5
 
@@ -54,35 +54,35 @@ class Checkpoint:
 
     @classmethod
     def read(cls, source: Path) -> Checkpoint:
-        """Raises `Damaged` if the file is not a valid checkpoint."""
+        """Raises `CorruptFileError` if the file is not a valid checkpoint."""
         if not source.is_file():
-            raise Damaged(f"{source} is not a file")
+            raise CorruptFileError(f"{source} is not a file")
         return cls.from_bytes(source.read_bytes(), str(source))
 
     @classmethod
     def from_bytes(cls, raw: bytes, name: str = "the checkpoint") -> Checkpoint:
-        """Raises `Damaged` if these are not the bytes of a valid checkpoint."""
+        """Raises `CorruptFileError` if these are not the bytes of a valid checkpoint."""
         try:
             header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
             about = json.loads(header["__metadata__"]["neurocoder"])
             if about["format"] not in (4, FORMAT):
-                raise Damaged(f"{name} has format {about['format']!r}, this version reads 4 and {FORMAT}")
+                raise CorruptFileError(f"{name} has format {about['format']!r}, this version reads 4 and {FORMAT}")
             tensors = load(raw)
             if about.pop("digest") != _digest(about, tensors):
-                raise Damaged(f"{name} does not match its digest")
+                raise CorruptFileError(f"{name} does not match its digest")
             if about["format"] == 4:
                 _upgrade(about)
             state = _decode(about["state"], tensors)
             return cls(about["identity"], about["run"], about["seconds"], about["sources"], state)
-        except Damaged:
+        except CorruptFileError:
             raise
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{name} is not a checkpoint: {type(error).__name__}: {error}") from None
+            raise CorruptFileError(f"{name} is not a checkpoint: {type(error).__name__}: {error}") from None
 
 
 def write(content: bytes, target: Path) -> None:
     """Atomic write of a checkpoint's bytes."""
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_bytes(content)
 
 

@@ -67,7 +67,7 @@ def committed(commit: str) -> str | None:
         return _digest({name: file.read() for name, file in files.items() if file is not None})
 
 
-def changed(commit: str, source: str | None) -> str:
+def source_changed(commit: str, source: str | None) -> str:
     """Whether source with this hash differs from the commit: `yes`, `no`, or `unknown` where git cannot tell."""
     if commit.endswith("+"):
         return "yes"
@@ -125,7 +125,7 @@ def describe(device: torch.device, sources: Sequence[str]) -> dict[str, str]:
         "commit": of,
         "source": running(),
         **({"earlier_sources": ", ".join(sources[:-1])} if len(sources) > 1 else {}),
-        "changed": "yes" if len(sources) > 1 else changed(of, running()),
+        "changed": "yes" if len(sources) > 1 else source_changed(of, running()),
         **{name: found for name, found in versions().items() if found is not None},
         "hardware": hardware,
         "threads": str(torch.get_num_threads()),

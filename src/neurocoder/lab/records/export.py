@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import tyro
 
 from . import store
-from .files import replacing
+from .files import atomic_write
 from .provenance import changed_source
-from .record import Damaged, Record
+from .record import CorruptFileError, Record
 
 COLUMNS = (
     *("experiment", "preset", "variant", "seed", "folder", "parameters", "seconds", "loop", "device", "precision"),
@@ -30,7 +30,7 @@ class Options:
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """The CSV file to write."""
-    output: Path = Path("results")
+    records: Path = Path("results")
     """Folder of the records, searched with all its subfolders."""
 
 
@@ -44,20 +44,20 @@ def row(record: Record, folder: Path) -> dict[str, Any]:
     return own | facts | {f"metric.{name}" if name in COLUMNS else name: it for name, it in record.metrics.items()}
 
 
-def rows(output: Path) -> list[dict[str, Any]]:
+def rows(folder: Path) -> list[dict[str, Any]]:
     """All runs under a folder; a damaged record is an error."""
 
     def refuse(problem: str) -> None:
-        raise Damaged(problem)
+        raise CorruptFileError(problem)
 
-    return [row(record, folder) for folder, record in store.everything(output, refuse)]
+    return [row(record, place) for place, record in store.everything(folder, refuse)]
 
 
 def write(found: Iterable[dict[str, Any]], target: Path) -> None:
     """Atomic write; a metric that a run does not have is an empty cell."""
     found = list(found)
     metrics = sorted({name for entry in found for name in entry} - set(COLUMNS))
-    with replacing(target) as temporary, temporary.open("w", newline="") as file:
+    with atomic_write(target) as temporary, temporary.open("w", newline="") as file:
         table = csv.DictWriter(file, [*COLUMNS, *metrics])
         table.writeheader()
         table.writerows(found)
@@ -65,11 +65,11 @@ def write(found: Iterable[dict[str, Any]], target: Path) -> None:
 
 def main(options: Options) -> int:
     """`neurocoder export`; returns the exit status."""
-    if not options.output.is_dir():
-        raise ValueError(f"--output must be a folder with records, got {options.output}")
-    found = rows(options.output)
+    if not options.records.is_dir():
+        raise ValueError(f"--records must be a folder with records, got {options.records}")
+    found = rows(options.records)
     if not found:
-        raise ValueError(f"no records under {options.output}: make some with `neurocoder run`")
+        raise ValueError(f"no records under {options.records}: make some with `neurocoder run`")
     write(found, options.file)
     print(f"Wrote {options.file}: {len(found)} runs of {len({entry['experiment'] for entry in found})} experiments.")
     return 0

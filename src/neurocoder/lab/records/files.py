@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[Path]:
+def atomic_write(target: Path) -> Iterator[Path]:
     """A temporary file to write to; it replaces the target, or the file that it links to, if the block succeeds."""
     place = Path(os.path.realpath(target))
     if place.exists() and not (place.is_file() or place.is_dir()):  # replacing a device or a pipe would destroy it
@@ -27,7 +27,7 @@ def replacing(target: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def obstacle(folder: Path) -> str | None:
+def writability_error(folder: Path) -> str | None:
     """Creates the folder; returns why it cannot be written to, or None. Call before the work, not after."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def obstacle(folder: Path) -> str | None:
     return None
 
 
-def set_aside(path: Path) -> Path:
+def quarantine(path: Path) -> Path:
     """Rename a damaged file, so that it is neither read again nor lost; returns its new name."""
     aside = path.with_name(path.name + ".damaged")
     os.replace(path, aside)

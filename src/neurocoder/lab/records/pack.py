@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import tyro
 
 from . import store
-from .files import replacing
+from .files import atomic_write
 from .locks import locked
 from .record import Record
 
@@ -28,9 +28,9 @@ ENTRIES, DIGITS = 100, 6
 class Options:
     """Gather the records of finished runs into one compressed file per experiment and preset."""
 
-    output: Path = Path("runs")
+    records: Path = Path("runs")
     """Folder of the records, searched with all its subfolders."""
-    into: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    destination: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder for the packed files; by default the same one."""
 
 
@@ -51,7 +51,7 @@ def _rounded(value: Any) -> Any:
 def write(target: Path, rows: Iterable[Record]) -> None:
     """Atomic write, read back before it replaces the earlier file; equal rows give equal bytes."""
     content = "".join(f"{json.dumps(row.row())}\n" for row in sorted(rows, key=store.key)).encode()
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         with temporary.open("wb") as file:
             file.write(gzip.compress(content, mtime=0))
             file.flush()
@@ -61,7 +61,7 @@ def write(target: Path, rows: Iterable[Record]) -> None:
 
 
 def pack(paths: Iterable[Path], target: Path, warn: Callable[[str], None]) -> str:
-    """Move loose records into a packed file; returns what was done. Damaged ones stay, and `warn` is told of them.
+    """Move loose records into a packed file; returns what was done. Corrupt ones stay, and `warn` is told of them.
 
     A run is in one of the two at every moment, so the next call completes what a killed one left.
     """
@@ -99,17 +99,17 @@ def pack(paths: Iterable[Path], target: Path, warn: Callable[[str], None]) -> st
 
 def main(options: Options) -> int:
     """`neurocoder pack`; returns the exit status."""
-    if not options.output.is_dir():
-        raise ValueError(f"--output must be a folder with records, got {options.output}")
+    if not options.records.is_dir():
+        raise ValueError(f"--records must be a folder with records, got {options.records}")
     warnings: list[str] = []
     groups: dict[Path, list[Path]] = defaultdict(list)
-    for folder in store.experiments(options.output):
-        place = (options.into or options.output) / folder.relative_to(options.output)
+    for folder in store.experiments(options.records):
+        place = (options.destination or options.records) / folder.relative_to(options.records)
         for path in store.loose(folder):
             groups[place / f"{path.parts[-3]}{store.SUFFIX}"].append(path)
     for target, paths in groups.items():
         print(pack(paths, target, warnings.append))
     print(*(f"warning: {line}\n" for line in warnings), sep="", end="", file=sys.stderr)
     if not groups:
-        print(f"No loose records under {options.output}: nothing to pack.")
+        print(f"No loose records under {options.records}: nothing to pack.")
     return 1 if warnings else 0

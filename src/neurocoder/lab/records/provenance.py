@@ -13,7 +13,7 @@ from . import environment as environments
 from .record import Record, plain
 
 
-def changed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
+def config_overrides(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
     """Command-line options for what differs from the preset; nested ones have no prefix."""
     options: list[str] = []
     for name, value in config.items():
@@ -21,7 +21,7 @@ def changed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
         if value == usual:
             continue
         if isinstance(value, dict):
-            options += changed(value, usual if isinstance(usual, dict) else {})
+            options += config_overrides(value, usual if isinstance(usual, dict) else {})
         elif isinstance(value, bool):
             options.append(f"--{option}" if value else f"--no-{option}")
         else:
@@ -29,7 +29,7 @@ def changed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> list[str]:
     return options
 
 
-def manner(record: Record) -> list[str]:
+def execution_flags(record: Record) -> list[str]:
     """Command-line options for a way of training that is not the default on that device."""
     usual = "graph" if record.device == "cuda" else "plain"
     return [
@@ -49,7 +49,7 @@ def commands(experiment: Experiment, preset: str, records: Sequence[Record], ref
         records, key=lambda r: everything.index(r.variant) if r.variant in everything else len(everything)
     ):
         config = experiment.effective(record.config, record.variant)
-        seeds[tuple(changed(config, usual) + manner(record)), record.variant].add(record.seed)
+        seeds[tuple(config_overrides(config, usual) + execution_flags(record)), record.variant].add(record.seed)
     variants: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
     for (options, variant), found in seeds.items():
         variants[options, format_seeds(found)].append(variant)
@@ -92,7 +92,9 @@ def changed_source(record: Record) -> str:
     known; here it may."""
     facts = record.environment
     made = facts.get("changed", "unknown")
-    return environments.changed(facts.get("commit", "unknown"), facts.get("source")) if made == "unknown" else made
+    return (
+        environments.source_changed(facts.get("commit", "unknown"), facts.get("source")) if made == "unknown" else made
+    )
 
 
 def environment(records: Iterable[Record], name: str) -> str:

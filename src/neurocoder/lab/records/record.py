@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from .files import replacing
+from .files import atomic_write
 
 FORMAT = 2
 OWN = ("step", "loss")
@@ -20,7 +20,7 @@ _KINDS |= dict.fromkeys(("config", "parameters", "metrics", "observations"), dic
 _BEYOND = re.compile(r'"(NaN|-?Infinity)"(?!:)')
 
 
-class Damaged(ValueError):
+class CorruptFileError(ValueError):
     """A file that is not what its name says."""
 
 
@@ -89,38 +89,38 @@ class Record:
     def write(self, target: Path) -> None:
         """Atomic write; one line per field."""
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in self.row().items()]
-        with replacing(target) as temporary:
+        with atomic_write(target) as temporary:
             temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def parse(cls, text: bytes, source: object) -> Record:
-        """The record in a JSON text; raises `Damaged`, naming the source, if there is none."""
+        """The record in a JSON text; raises `CorruptFileError`, naming the source, if there is none."""
         try:
             row = json.loads(text, parse_constant=str)
             if row["format"] != FORMAT:
-                raise Damaged(f"{source} has format {row['format']!r}, this version reads {FORMAT}")
+                raise CorruptFileError(f"{source} has format {row['format']!r}, this version reads {FORMAT}")
             if row.pop("digest") != digest(row):
-                raise Damaged(f"{source} does not match its digest: was it edited?")
+                raise CorruptFileError(f"{source} does not match its digest: was it edited?")
             record = cls(**{entry.name: _natural(row[entry.name]) for entry in fields(cls)})
             record.check()
             return record
-        except Damaged:
+        except CorruptFileError:
             raise
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise Damaged(f"{source} is not a record: {type(error).__name__}: {error}") from None
+            raise CorruptFileError(f"{source} is not a record: {type(error).__name__}: {error}") from None
 
     @classmethod
     def read(cls, source: Path) -> Record:
-        """Raises `Damaged` if the file is not a valid record."""
+        """Raises `CorruptFileError` if the file is not a valid record."""
         return cls.parse(source.read_bytes(), source)
 
     @classmethod
     def read_in_place(cls, source: Path) -> Record:
-        """A record that matches its path, experiment/preset/variant/seed; raises `Damaged` otherwise."""
+        """A record that matches its path, experiment/preset/variant/seed; raises `CorruptFileError` otherwise."""
         record = cls.read(source)
         says = (record.experiment, record.preset, record.variant, f"seed{record.seed}")
         if says != (*source.parts[-4:-1], source.stem):
-            raise Damaged(f"{source} says that it is {'/'.join(map(str, says))}")
+            raise CorruptFileError(f"{source} says that it is {'/'.join(map(str, says))}")
         return record
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from .record import Damaged, Record
+from .record import CorruptFileError, Record
 
 SUFFIX = ".jsonl.gz"
 
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[list[Record], list[str]]:
         return _rows(path, facts.st_ino, facts.st_mtime_ns, facts.st_size)
     except (FileNotFoundError, NotADirectoryError):
         return [], []
-    except (Damaged, OSError) as problem:
+    except (CorruptFileError, OSError) as problem:
         return [], [str(problem)]
 
 
@@ -53,9 +53,11 @@ def _rows(path: Path, *state: int) -> tuple[list[Record], list[str]]:
                 try:
                     record = Record.parse(line, f"{path} line {number}")
                     if (record.experiment, record.preset) != place:
-                        raise Damaged(f"{path} line {number} says that it is {record.experiment}/{record.preset}")
+                        raise CorruptFileError(
+                            f"{path} line {number} says that it is {record.experiment}/{record.preset}"
+                        )
                     found.append(record)
-                except Damaged as problem:
+                except CorruptFileError as problem:
                     problems.append(str(problem))
         if not number:
             raise EOFError("it is empty")
@@ -79,7 +81,7 @@ def records(output: Path, experiment: str, warn: Callable[[str], None]) -> list[
 
 def find(output: Path, experiment: str, preset: str, variant: str, seed: int) -> list[Record]:
     """The finished runs of a variant and seed, the loose one first; packed ones may differ in configuration. Raises
-    `Damaged` if the loose one is; damaged rows of a packed file do not count (`read` names them)."""
+    `CorruptFileError` if the loose one is; damaged rows of a packed file do not count (`read` names them)."""
     found: list[Record] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         found.append(Record.read_in_place(output / experiment / preset / variant / f"seed{seed}.json"))

@@ -18,7 +18,7 @@ from neurocoder import __version__
 
 from ..experiments import EXPERIMENTS, Experiment, load
 from ..records import store
-from ..records.files import obstacle, replacing
+from ..records.files import atomic_write, writability_error
 from ..records.provenance import commands, environment, origin, runs
 from ..records.record import Record, plain
 from . import compare as comparison
@@ -39,7 +39,7 @@ Group = tuple[str, Experiment, str, list[Record]]
 class Options:
     """Build tables and figures from the records, next to the paper's numbers."""
 
-    output: Path = Path("results")
+    records: Path = Path("results")
     """Folder of the records: the `--output` of `neurocoder run`, or a folder of several of these."""
     target: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder for the Markdown pages, the figures (in `images`) and `report.html`; by default `report` in the folder of
@@ -54,8 +54,8 @@ class Options:
     @property
     def folder(self) -> Path:
         """The target."""
-        published = self.output.parts[:1] == ("results",)
-        return self.target or (Path("docs") / self.output if published else self.output / "report")
+        published = self.records.parts[:1] == ("results",)
+        return self.target or (Path("docs") / self.records if published else self.records / "report")
 
 
 def paper_numbers() -> dict[str, dict[str, Any]]:
@@ -71,7 +71,7 @@ def paper_numbers() -> dict[str, dict[str, Any]]:
 def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
     """All records that were asked for, in the order of experiments and presets; warns of invalid ones.
 
-    The output has a folder for each experiment, or else folders that do.
+    The records have a folder for each experiment, or else folders that do.
     """
     experiments = {reference: load(reference) for reference in options.experiments or EXPERIMENTS}
     known = list(dict.fromkeys(preset for experiment in experiments.values() for preset in experiment.presets))
@@ -80,9 +80,9 @@ def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
             raise ValueError(f"--presets must be among {', '.join(known)}, got {preset!r}")
     groups: list[Group] = []
     for reference, experiment in experiments.items():
-        whole = (options.output / experiment.name).is_dir()
+        whole = (options.records / experiment.name).is_dir()
         found: dict[Any, Record] = {}
-        for folder in [options.output] if whole else sorted(options.output.glob("*/")):
+        for folder in [options.records] if whole else sorted(options.records.glob("*/")):
             for record in store.records(folder, experiment.name, lambda line: warn(f"{line}; left out")):
                 if found.setdefault(store.key(record), record) is not record:
                     warn(f"{folder} repeats {record.variant} seed {record.seed} of another folder; left out")
@@ -171,7 +171,7 @@ def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]
 
 def write(target: Path, content: bytes | str) -> None:
     """Atomic write."""
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
@@ -230,10 +230,10 @@ def main(options: Options) -> int:
     if not groups:
         names = options.experiments or tuple(EXPERIMENTS)
         some, make = " or ".join(names), " or ".join(f"`neurocoder run {name}`" for name in names)
-        there = sorted({folder.name for folder in store.experiments(options.output)} - set(names))
+        there = sorted({folder.name for folder in store.experiments(options.records)} - set(names))
         others = f" (there are some of {', '.join(there)}: name it by --experiments)" if there else ""
-        raise FileNotFoundError(f"no records of {some} under {options.output}{others}: make some with {make}")
-    if why := obstacle(options.folder):
+        raise FileNotFoundError(f"no records of {some} under {options.records}{others}: make some with {make}")
+    if why := writability_error(options.folder):
         raise ValueError(f"--target must be a folder that can be written to, got {options.folder}: {why}")
     paper = paper_numbers()
     found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}), warn)]

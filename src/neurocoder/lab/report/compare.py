@@ -28,7 +28,7 @@ def _all(config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
     return config
 
 
-def changed(config: Mapping[str, Any], usual: Mapping[str, Any]) -> Settings:
+def diff_config(config: Mapping[str, Any], usual: Mapping[str, Any]) -> Settings:
     """The settings that differ, without the names of their groups; equal `rates` of all models are one `rate`."""
     found: Settings = {}
     for name, value in config.items():
@@ -40,7 +40,7 @@ def changed(config: Mapping[str, Any], usual: Mapping[str, Any]) -> Settings:
         elif len(set(map(repr, value.values()))) == 1 < len(value) and all(key.startswith(one) for key in value):
             found[one] = next(iter(value.values()))
         else:
-            found |= changed(value, usual.get(name) or {})
+            found |= diff_config(value, usual.get(name) or {})
     return found
 
 
@@ -71,7 +71,7 @@ def configurations(records: Sequence[Record], preset: Mapping[str, Any], effecti
     found: dict[str, tuple[Settings, list[Record]]] = {}
     alike: dict[tuple[str, str], tuple[Settings, list[Record]]] = {}
     for record in records:
-        differing = changed(effective(record.config, record.variant), preset)
+        differing = diff_config(effective(record.config, record.variant), preset)
         alike.setdefault((record.variant, repr(differing)), (differing, []))[1].append(record)
     for differing, runs in alike.values():
         for run, model in zip(runs, models(runs), strict=True):

@@ -12,7 +12,7 @@ from PIL import Image  # comes with matplotlib
 
 from neurocoder.plot import styled
 
-from ..records.files import replacing
+from ..records.files import atomic_write
 
 __all__ = [
     "BLACK",
@@ -64,5 +64,5 @@ def render(figure: Figure, kind: str, dpi: int = 150) -> bytes:
 
 def save(figure: Figure, target: Path, dpi: int = 150) -> None:
     """Write a figure atomically (PNG or SVG by its suffix)."""
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_bytes(render(figure, target.suffix[1:], dpi))

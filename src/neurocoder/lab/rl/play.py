@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 
 import neurocoder as nc
 
-from ..records.files import replacing
+from ..records.files import atomic_write
 from .agent import Agent, sample
 from .environments import Atari, Environments, Gymnasium, game_of, make
 from .settings import Settings
@@ -36,7 +36,7 @@ class Options:
     """Play an episode of a checkpoint's agent and draw it, with the programs that its heads attend to."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """A checkpoint of a run, or an agent that `--keep` has kept."""
+    """A checkpoint of a run, or an agent that `--save-agents` has kept."""
     target: Path = Path("play.gif")
     """The GIF to write."""
     seed: int = 0
@@ -167,7 +167,7 @@ def play(agent: Agent, name: str, settings: Settings, options: Options) -> int:
         raise ValueError(f"--target must end in .gif, got {options.target}")
     steps = islice(pictures(agent, name, settings, options.seed), 0, options.frames * options.every, options.every)
     first, *others = [picture.quantize(64) for picture in steps]
-    with replacing(options.target) as temporary:
+    with atomic_write(options.target) as temporary:
         first.save(temporary, "GIF", save_all=True, append_images=others, duration=STEP * options.every, loop=0)
     return 1 + len(others)
 

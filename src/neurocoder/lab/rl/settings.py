@@ -94,8 +94,8 @@ class Settings:
     """Episodes of the evaluation after training."""
     frames: Count = 108_000
     """Longest Atari episode, in frames."""
-    keep: str = ""
-    """Folder to keep trained agents in, for `neurocoder play`; empty: none."""
+    save_agents: str = ""
+    """Folder to save trained agents in, for `neurocoder play`; empty: none."""
 
     def __post_init__(self) -> None:
         validate(self)

@@ -17,10 +17,10 @@ from ..records import checkpoint as checkpoints
 from ..records import environment
 from ..records.checkpoint import Checkpoint
 from ..records.record import Record
-from ..train.context import Guard, Interrupted
+from ..train.context import Interrupted, RunHooks
 from .executors import Outcome, Progress, attempt, reason
 from .job import Job, Setup
-from .sweep import RequestError, claim, run_job, save_record
+from .sweep import RequestError, locked_job, run_job, save_record
 
 ANSWER_TIMEOUT = 20.0
 """Seconds in which a Ray cluster must answer."""
@@ -87,7 +87,7 @@ class Cluster:
     def start(self, job: Job) -> None:
         name, lock = str(job), contextlib.ExitStack()
         self._jobs[name], self._locks[name] = job, lock
-        if lock.enter_context(claim(job, self._setup)):
+        if lock.enter_context(locked_job(job, self._setup)):
             self._submit(name)
 
     def _submit(self, name: str) -> None:
@@ -151,10 +151,10 @@ def _run_remotely(job: Job, setup: Setup, name: str, mailbox: Any, stopping: Any
             asked, stop = time.monotonic(), not stopping.empty()
         return signal.SIGTERM if stop else 0
 
-    guard = Guard(
+    hooks = RunHooks(
         stopped,
         save=lambda checkpoint: mailbox.put((name, checkpoint.to_bytes())),
         interval=setup.interval,
         report=lambda *progress: mailbox.put((name, progress)),
     )
-    return attempt(partial(run_job, job, setup, guard, Checkpoint.from_bytes(start) if start else None))
+    return attempt(partial(run_job, job, setup, hooks, Checkpoint.from_bytes(start) if start else None))

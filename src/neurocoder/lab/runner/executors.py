@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from ..records.record import Record
-from ..train.context import Guard, Interrupted, TrainingError
+from ..train.context import Interrupted, RunHooks, TrainingError
 from .job import Job, Setup
 from .progress import Display
 from .signals import StopSignals
@@ -116,8 +116,8 @@ class Here:
     def events(self) -> Iterator[tuple[Job, Outcome]]:
         """Does the job."""
         report = partial(self._display.running, self._job)
-        guard = Guard(lambda: self._signals.received, interval=self._setup.interval, report=report)
-        yield self._job, attempt(partial(run_locked, self._job, self._setup, guard))
+        hooks = RunHooks(lambda: self._signals.received, interval=self._setup.interval, report=report)
+        yield self._job, attempt(partial(run_locked, self._job, self._setup, hooks))
 
     def stop(self) -> None:
         """The job has seen the signal."""
@@ -219,10 +219,10 @@ def _work(pipe: Connection, setup: Setup, gpu: str | None) -> None:
             with contextlib.suppress(BrokenPipeError):
                 pipe.send(progress)
 
-        guard = Guard(stopped, interval=setup.interval, report=report)
+        hooks = RunHooks(stopped, interval=setup.interval, report=report)
         while True:
             job: Job = pipe.recv()
-            outcome = attempt(partial(run_locked, job, setup, guard))
+            outcome = attempt(partial(run_locked, job, setup, hooks))
             if isinstance(outcome, Interrupted):
                 return
             pipe.send(outcome)

@@ -28,7 +28,14 @@ MOST_SEEDS = 10_000
 PARTS = ("name", "title", "Config", "presets", "seeds")
 """What an experiment must have, besides its methods."""
 
-RENAMED = {"run": {"--again": "--overwrite"}}
+RENAMED = {
+    "run": {"--again": "--overwrite"},
+    "run atari": {"--keep": "--save-agents"},
+    "report": {"--output": "--records"},
+    "export": {"--output": "--records"},
+    "pack": {"--output": "--records", "--into": "--destination"},
+    "bench": {"--again": "--overwrite"},
+}
 """Former names of options, by command, which are still understood."""
 
 INSTEAD = "--jobs does runs side by side, over the GPUs of this machine, --cluster over the machines of a Ray cluster"
@@ -111,7 +118,7 @@ class Options:
 
 def parse(kind: type[T], arguments: Sequence[str], name: str, about: str) -> T:
     """Parse a command's options into a dataclass; tyro explains a wrong one, and exits with status 2."""
-    former = RENAMED.get(name.partition(" ")[0], {})
+    former = RENAMED.get(name.partition(" ")[0], {}) | RENAMED.get(name, {})
     current = []
     for argument in arguments:
         option, equals, value = argument.partition("=")

@@ -12,10 +12,10 @@ import torch
 from ..experiments import load
 from ..records import environment, store
 from ..records.checkpoint import Checkpoint
-from ..records.files import obstacle, set_aside
+from ..records.files import quarantine, writability_error
 from ..records.locks import locked
-from ..records.record import Damaged, Record, plain
-from ..train.context import Context, Guard, TrainingError, final
+from ..records.record import CorruptFileError, Record, plain
+from ..train.context import Context, RunHooks, TrainingError, final
 from .job import Job, Setup, diff_config, source_of
 
 Log = Callable[[str], None]
@@ -44,7 +44,7 @@ def pending(jobs: Iterable[Job], setup: Setup, log: Log) -> list[Job]:
         log(f"finished runs are kept, although {words}; --overwrite repeats them")
     if setup.dry:
         return wanted
-    if wanted and (why := obstacle(setup.output)):
+    if wanted and (why := writability_error(setup.output)):
         raise RequestError(f"--output must be a folder that can be written to, got {setup.output}: {why}")
     for job in wanted:
         if job.checkpoint(setup).exists():
@@ -77,8 +77,8 @@ def _finished(job: Job, setup: Setup, log: Log) -> Record | None:
         return next((row for row in rows if not difference(row)), None)
     try:
         record = Record.read_in_place(path)
-    except Damaged as problem:
-        aside = "" if setup.dry else f" set aside as {set_aside(path).name},"
+    except CorruptFileError as problem:
+        aside = "" if setup.dry else f" set aside as {quarantine(path).name},"
         log(f"damaged record: {problem};{aside} the run is repeated")
         return None
     if words := difference(record):
@@ -101,8 +101,8 @@ def _checkpoint(job: Job, setup: Setup, log: Log) -> Checkpoint | None:
         )
     try:
         checkpoint = Checkpoint.read(path)
-    except Damaged as problem:
-        log(f"damaged checkpoint: {problem}; set aside as {set_aside(path).name}, the run starts over")
+    except CorruptFileError as problem:
+        log(f"damaged checkpoint: {problem}; set aside as {quarantine(path).name}, the run starts over")
         return None
     if words := diff_config(_effective(job, checkpoint.identity), _effective(job, job.identity(setup))):
         raise RequestError(
@@ -119,7 +119,7 @@ def _effective(job: Job, identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def claim(job: Job, setup: Setup) -> Iterator[bool]:
+def locked_job(job: Job, setup: Setup) -> Iterator[bool]:
     """Hold a job's lock; yields whether the job is ours: no other process has it, or has finished it since the sweep
     began."""
     record = job.record(setup)
@@ -127,17 +127,17 @@ def claim(job: Job, setup: Setup) -> Iterator[bool]:
         yield free and not (record.exists() and record.stat().st_mtime > setup.begun)
 
 
-def run_locked(job: Job, setup: Setup, guard: Guard) -> Record | None:
+def run_locked(job: Job, setup: Setup, hooks: RunHooks) -> Record | None:
     """Do a job, write its record and remove its checkpoint. None if another process has it, or just had."""
-    with claim(job, setup) as ours:
+    with locked_job(job, setup) as ours:
         if not ours:
             return None
         start = _checkpoint(job, setup, lambda _: None)
-        save = guard.save or (lambda checkpoint: checkpoint.write(job.checkpoint(setup)))
-        return save_record(job, setup, run_job(job, setup, replace(guard, save=save), start))
+        save = hooks.save or (lambda checkpoint: checkpoint.write(job.checkpoint(setup)))
+        return save_record(job, setup, run_job(job, setup, replace(hooks, save=save), start))
 
 
-def run_job(job: Job, setup: Setup, guard: Guard, start: Checkpoint | None = None) -> Record:
+def run_job(job: Job, setup: Setup, hooks: RunHooks, start: Checkpoint | None = None) -> Record:
     """Train, from the checkpoint if there is one."""
     torch.set_num_threads(setup.threads)
     experiment = load(job.experiment)
@@ -151,7 +151,7 @@ def run_job(job: Job, setup: Setup, guard: Guard, start: Checkpoint | None = Non
         source=job.source,
         identity=job.identity(setup),
         start=start,
-        guard=guard,
+        hooks=hooks,
     )
     torch.manual_seed(job.seed)
     experiment.run(context)

@@ -41,7 +41,7 @@ class Interrupted(Exception):
 
 
 @dataclass
-class Guard:
+class RunHooks:
     """What may stop, save or watch a running run."""
 
     stopped: Callable[[], int] = lambda: 0
@@ -72,7 +72,7 @@ class Context:
         source: str = "",
         identity: Mapping[str, Any] | None = None,
         start: Checkpoint | None = None,
-        guard: Guard | None = None,
+        hooks: RunHooks | None = None,
     ) -> None:
         self.config, self.variant, self.seed = config, variant, seed
         self.device, self.loop, self.precision = device, loop, precision
@@ -85,7 +85,7 @@ class Context:
         """The config of each coded layer, by name."""
         self.sources = [source]
         """Hashes of the source that the run's parts were made with."""
-        self._identity, self._guard, self._start = dict(identity or {}), guard or Guard(), start
+        self._identity, self._hooks, self._start = dict(identity or {}), hooks or RunHooks(), start
         self._earlier, self._signal, self._rewound = 0.0, 0, False
         self._begun = self._saved = self._reported = time.monotonic()
         if start is not None:
@@ -124,35 +124,35 @@ class Context:
     @property
     def should_stop(self) -> bool:
         """Whether the run was asked to stop. `save` then ends it, so most runs ask only `should_save`."""
-        return bool(self._signal or self._guard.stopped())
+        return bool(self._signal or self._hooks.stopped())
 
     @property
     def should_save(self) -> bool:
         """Whether to `save` now: it is time to, or the run was asked to stop. Ask once per step."""
-        self._signal = self._guard.stopped()
-        return bool(self._signal) or time.monotonic() - self._saved > self._guard.interval
+        self._signal = self._hooks.stopped()
+        return bool(self._signal) or time.monotonic() - self._saved > self._hooks.interval
 
     def save(self, **state: Any) -> None:
         """Write a checkpoint: tensors, numbers, strings, nested lists and dicts, and what has a `state_dict`. Torch's
         random generators are added. If the run was asked to stop, this ends it by an exception."""
         if "generators" in state:
             raise ValueError("save must not be given 'generators', where torch's random generators are kept")
-        if self._guard.save is not None:
+        if self._hooks.save is not None:
             run = {name: getattr(self, name) for name in REPORTED}
             state = {**state, "generators": _generators(self.device)}
-            self._guard.save(Checkpoint(self._identity, run, self.seconds, self.sources, state))
+            self._hooks.save(Checkpoint(self._identity, run, self.seconds, self.sources, state))
         self._saved = time.monotonic()
-        if signal := self._signal or self._guard.stopped():
+        if signal := self._signal or self._hooks.stopped():
             raise Interrupted(signal)
 
     def progress(self, step: int, steps: int, **shown: Shown) -> None:
         """Show how far the run is, at most twice a second."""
         now = time.monotonic()
-        if self._guard.report is not None and now - self._reported > REPORT_EVERY:
+        if self._hooks.report is not None and now - self._reported > REPORT_EVERY:
             self._reported = now
             found = {name: value() if callable(value) else value for name, value in shown.items()}
             numbers = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
-            self._guard.report(step, steps, ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
+            self._hooks.report(step, steps, ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
 
     def log(self, step: int, /, **metrics: Any) -> None:
         """Add an entry to the history. The metrics of the last one are the result of the run; `loss`, the mean

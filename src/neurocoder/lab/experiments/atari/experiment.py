@@ -118,7 +118,8 @@ class Atari(Experiment):
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         """Cores and the folder for agents change no score, nor do the settings of the other trainer and of other heads.
         Records that are older than a setting have what all runs had then."""
-        idle = {"cores", "keep", *{"a2c": ("workers",), "a3c": ("environments", "groups")}[config["trainer"]]}
+        idle = {"cores", "save_agents", "keep"}  # its former name
+        idle |= {"a2c": {"workers"}, "a3c": {"environments", "groups"}}[config["trainer"]]
         if not variant.endswith("-neurocoder"):
             idle |= {"hidden", "residual", "sharpness", "orthogonality"}
         known = {"correction": False, "sharpness": 1.0, "orthogonality": 0.1, **config}
@@ -159,8 +160,8 @@ class Atari(Experiment):
                 "versions": {name: version(name) for name in ("gymnasium", "ale-py")},
             }
         )
-        if config.keep:
-            path = Path(config.keep) / f"{context.variant}-seed{context.seed}.checkpoint.safetensors"
+        if config.save_agents:
+            path = Path(config.save_agents) / f"{context.variant}-seed{context.seed}.checkpoint.safetensors"
             keep(agent, context.variant, context.seed, config, path)
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
@@ -250,7 +251,7 @@ def keep(agent: Agent, variant: str, seed: int, config: Settings, path: Path) ->
 
 
 def load_agent(path: Path) -> tuple[Agent, Variant, Settings]:
-    """The agent of a checkpoint: of an unfinished run, or kept by `--keep`."""
+    """The agent of a checkpoint: of an unfinished run, or kept by `--save-agents`."""
     found = Checkpoint.read(path)
     settings = {name.removeprefix("config."): v for name, v in found.identity.items() if name.startswith("config.")}
     try:

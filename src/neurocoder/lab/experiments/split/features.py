@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ...data import cifar
-from ...records.files import replacing
+from ...records.files import atomic_write
 from . import resnet
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -114,7 +114,7 @@ def _read(file: Path, count: int) -> Tensor | None:
 def _write(file: Path, x: Tensor) -> None:
     x = x.cpu()
     try:
-        with replacing(file) as temporary:
+        with atomic_write(file) as temporary:
             temporary.write_bytes(save({"features": x}, {"sha256": _digest(x)}))
     except OSError as error:
         warnings.warn(f"{error}; the features are not kept for the next run (NEUROCODER_CACHE)", stacklevel=3)

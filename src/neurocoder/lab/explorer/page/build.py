@@ -13,7 +13,7 @@ from torch import Tensor
 import neurocoder as nc
 
 from ...data import mnist
-from ...records.files import replacing
+from ...records.files import atomic_write
 from . import episode, learn
 from .demo_model import SIDE, Demo
 
@@ -84,6 +84,6 @@ def page(demo: Demo) -> str:
 def write(demo: Demo, target: Path) -> int:
     """Atomic write; returns the size in bytes."""
     content = page(demo).encode()
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_bytes(content)
     return len(content)

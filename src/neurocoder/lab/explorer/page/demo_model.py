@@ -19,7 +19,7 @@ from torch.nn.functional import avg_pool2d
 
 import neurocoder as nc
 
-from ...records.files import replacing
+from ...records.files import atomic_write
 
 SIDE = 14
 """Width and height of what the layer reads."""
@@ -77,7 +77,7 @@ def write(demo: Demo, target: Path = FILE) -> None:
     tensors = {_LAYER + name: value.detach().contiguous() for name, value in demo.layer.named_parameters()}
     tensors |= {"average": demo.average, "centres": demo.centres, "paths": demo.paths}
     metadata = json.dumps({"program": demo.layer.config.to_dict(), "facts": dict(demo.facts)}, sort_keys=True)
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_bytes(save(tensors, {_KEY: metadata}))
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ...records.files import replacing
+from ...records.files import atomic_write
 
 FILE = Path(__file__).parent / "episode.safetensors"
 _KEY = "neurocoder.explorer.episode"
@@ -43,7 +43,7 @@ def write(episode: Episode, target: Path = FILE) -> None:
     tensors = {name: value for name, value in episode._asdict().items() if name != "facts"}
     tensors["attention"] = (255 * episode.attention.clamp(0, 1)).round().to(torch.uint8)
     metadata = json.dumps(dict(episode.facts), sort_keys=True)
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_bytes(save({name: it.contiguous() for name, it in tensors.items()}, {_KEY: metadata}))
 
 
