@@ -230,6 +230,13 @@ def test_numpy_numbers_in_a_configuration_become_pythons(config):
     assert {type(value) for value in values if not isinstance(value, nc.Config)} <= {int, float, bool}
 
 
+def test_the_default_of_least_used_follows_the_slots():
+    assert [nc.ProgramConfig(slots=slots).least_used for slots in (1, 4, 5, 30)] == [1, 4, 5, 5]
+    config = nc.ProgramConfig(slots=4)
+    assert nc.ProgramConfig.from_dict(config.to_dict()) == config == nc.ProgramConfig(slots=4, least_used=4)
+    assert nc.Linear(6, 3, program=config)(torch.randn(2, 6)).shape == (2, 3)
+
+
 def test_numpy_sizes_of_a_layer_become_pythons():
     four, two = np.int64(4), np.int32(2)
     for layer in (

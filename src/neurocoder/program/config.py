@@ -66,8 +66,8 @@ class ProgramConfig(Config):
     """J: recurrent attention steps."""
     heads: int = 3
     """H: attention heads, each of which retrieves one component per step; J * H components in all."""
-    least_used: int = 5
-    """l_I: how many of the least-used slots the usage-based attention considers."""
+    least_used: int = None  # type: ignore[assignment]  # a number from __post_init__ on
+    """l_I: how many of the least-used slots the usage-based attention considers; None: 5, or all if there are fewer."""
     hidden: int = 32
     """Size of the composition network's LSTM."""
     orthogonality: float = 0.1
@@ -87,6 +87,8 @@ class ProgramConfig(Config):
         if not isinstance(self.start, Start):
             raise ValueError(f"program.start must be a neurocoder.Start, got {self.start!r}")
         self._keep_whole("slots", "key_dim", "steps", "heads", "hidden")
+        if vars(self)["least_used"] is None:
+            object.__setattr__(self, "least_used", min(5, self.slots))
         self._keep_whole("least_used", at_most="slots")
         self._keep_number("orthogonality")
         self._keep_number("sharpness", positive=True)
