@@ -254,6 +254,7 @@ def load_agent(path: Path) -> tuple[Agent, Variant, Settings]:
     """The agent of a checkpoint: of an unfinished run, or kept by `--save-agents`."""
     found = Checkpoint.read(path)
     settings = {name.removeprefix("config."): v for name, v in found.identity.items() if name.startswith("config.")}
+    settings.pop("keep", None)  # the former name of save_agents
     try:
         config = Settings(**settings)
         variant = parse(found.identity["variant"], config.environment)
