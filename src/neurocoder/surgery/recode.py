@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,7 @@ from ..layer.base import CodedLayer, coded_layers
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
 from .plan import plan
-from .targets import Model, Targets, overview
+from .targets import Model, Targets, overview, prefixes
 
 
 def recode(
@@ -91,9 +92,9 @@ def _set_nested_tensors(encoder: Any) -> None:
 
 def warn_of_optimisers(model: nn.Module, replaced: Iterable[tuple[str, ...]], call: str) -> None:
     """Warn if an optimiser holds parameters that are about to leave the model; points at the caller's caller."""
-    prefixes = tuple(f"{name}." for names in replaced for name in names)
+    inside = prefixes(replaced)
     parameters = list(model.named_parameters(remove_duplicate=False))
-    kept = {id(parameter) for name, parameter in parameters if not name.startswith(prefixes)}
+    kept = {id(parameter) for name, parameter in parameters if not name.startswith(inside)}
     leaving = {id(parameter): name for name, parameter in reversed(parameters) if id(parameter) not in kept}
     if not leaving or not _holders(leaving):
         return
@@ -113,11 +114,8 @@ def _holders(parameters: dict[int, str]) -> list[tuple[str, list[str]]]:
     found = []
     for thing in gc.get_objects():  # 0.1 s with transformers loaded
         if issubclass(type(thing), Optimizer):
-            try:
-                held = [parameters.get(id(one)) for group in thing.param_groups for one in group["params"]]
-            except Exception:  # a half-built optimiser, or one with other kinds of groups
-                continue
-            names = [name for name in held if name is not None]
-            if names:
-                found.append((type(thing).__name__, names))
+            with suppress(Exception):  # of a half-built optimiser, or one with other kinds of groups
+                held = [id(one) for group in thing.param_groups for one in group["params"]]
+                if names := [parameters[one] for one in held if one in parameters]:
+                    found.append((type(thing).__name__, names))
     return found

@@ -17,7 +17,7 @@ from ..ops.compiled import run_uncompiled, uncompiled
 from .plan import has_hooks
 from .recode import swap
 from .registry import as_template
-from .targets import Model, Targets, described, modules_by_name, overview, select, type_name
+from .targets import Model, Targets, described, modules_by_name, names_of, overview, select, shown, type_name
 
 
 def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -> Model:
@@ -46,15 +46,13 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -
     if data is not None:
         require_data(data, "; targets go before it: nc.restore(model, targets, data=x)")
     modules = modules_by_name(inner)
-    names_of = _coded(modules, targets)
-    for layer, names in names_of.items():
-        reason = wrapper_conflict(modules, names[0], "restore")
-        if reason is None and has_hooks(layer):
-            reason = "it has hooks, which would be lost: remove them first"
-        if reason:
+    chosen = _coded(modules, targets)
+    for layer, names in chosen.items():
+        hooks = "it has hooks, which would be lost: remove them first" if has_hooks(layer) else None
+        if reason := wrapper_conflict(modules, names[0], "restore") or hooks:
             raise ValueError(f"cannot restore {names[0]!r}: {reason}")
-    weights = {layer: layer.constant_weight() for layer in names_of}
-    varying = {layer: names_of[layer][0] for layer, weight in weights.items() if weight is None}
+    weights = {layer: weight for layer in chosen if (weight := layer.constant_weight()) is not None}
+    varying = {layer: names[0] for layer, names in chosen.items() if layer not in weights}
     if varying and data is None:
         raise ValueError(
             f"data must be given: the program of {', '.join(map(repr, varying.values()))} differs from input to input; "
@@ -62,54 +60,51 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -
         )
     if varying:
         weights |= _mean_weights(inner, varying, data)
-    swap(inner, {tuple(names): _plain_with(layer, weights[layer]) for layer, names in names_of.items()})
+    swap(inner, {names: _plain_with(layer, weights[layer]) for layer, names in chosen.items()})
     return model
 
 
-def _coded(modules: dict[str, nn.Module], targets: Targets | None) -> dict[CodedLayer, list[str]]:
+def _coded(modules: dict[str, nn.Module], targets: Targets | None) -> dict[CodedLayer, tuple[str, ...]]:
     """The coded layers that the targets match, each with all of its names."""
-    names_of: dict[CodedLayer, list[str]] = {}
-    for name, module in modules.items():
-        if isinstance(module, CodedLayer):
-            names_of.setdefault(module, []).append(name)
-    if not names_of:
+    coded = {layer: names for layer, names in names_of(modules).items() if isinstance(layer, CodedLayer)}
+    if not coded:
         raise ValueError("model must have coded layers to restore, found none")
     if targets is None:
-        return names_of
-    known = f"the coded layers are {overview(names[0] for names in names_of.values())}"
+        return coded
+    known = f"the coded layers are {overview(names[0] for names in coded.values())}"
     for one in targets if isinstance(targets, tuple | list) else [targets]:
         if isinstance(one, Tensor | Mapping | DataLoader):
             raise ValueError(
                 f"targets must be names, suffixes, globs, types or predicates, got {described(one)}: "
                 "for data write nc.restore(model, data=...)"
             )
-    matched = select(modules, targets)
-    for name, matches in matched.items():
-        if any(match.explicit for match in matches) and not isinstance(modules[name], CodedLayer):
-            shown, kind = (repr(name) if name else "the model itself"), type_name(type(modules[name]))
-            raise ValueError(f"cannot restore {shown}: {kind} is not a coded layer; {known}")
-    meant = {layer: names for layer, names in names_of.items() if not matched.keys().isdisjoint(names)}
+    matches = select(modules, targets)
+    for match in matches:
+        if match.explicit and not isinstance(modules[match.name], CodedLayer):
+            kind = type_name(type(modules[match.name]))
+            raise ValueError(f"cannot restore {shown(match.name)}: {kind} is not a coded layer; {known}")
+    matched = {match.name for match in matches}
+    meant = {layer: names for layer, names in coded.items() if not matched.isdisjoint(names)}
     if not meant:
         raise ValueError(f"targets matched no coded layer: {described(targets)}; {known}")
     return meant
 
 
-def _plain_with(layer: CodedLayer, weight: Tensor | None) -> nn.Module:
+def _plain_with(layer: CodedLayer, weight: Tensor) -> nn.Module:
     """A plain layer with this weight and the coded layer's bias, mode and `requires_grad`."""
     plain: Any = layer.to_plain()
-    assert weight is not None
     with torch.no_grad():
         plain.weight.copy_(weight)
         if layer.bias is not None:
             plain.bias.copy_(layer.bias)
             plain.bias.requires_grad_(layer.bias.requires_grad)
-    frozen = [not parameter.requires_grad for parameter in layer.weight_parameters()]
-    plain.weight.requires_grad_(not (frozen and all(frozen)))
+    trains = [parameter.requires_grad for parameter in layer.weight_parameters()]
+    plain.weight.requires_grad_(any(trains) or not trains)
     plain.train(layer.training)
     return as_template(layer, plain)
 
 
-def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, Tensor | None]:
+def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, Tensor]:
     """The mean weight of each layer over all its calls in one pass through the data."""
     sums: dict[CodedLayer, Tensor] = {}
     counts: dict[CodedLayer, int] = dict.fromkeys(layers, 0)

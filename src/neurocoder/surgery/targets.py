@@ -23,6 +23,7 @@ _TARGETS = "names, suffixes, globs, types or predicates"
 class Match(NamedTuple):
     """How a target matches a module."""
 
+    name: str
     target: Target
     explicit: bool
     """By its full name or a predicate: an unsuitable module is then an error. Other targets skip it."""
@@ -43,37 +44,57 @@ def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-def select(modules: dict[str, nn.Module], targets: Targets) -> dict[str, list[Match]]:
-    """The names that the targets match, and how each is matched."""
+def names_of(modules: dict[str, nn.Module]) -> dict[nn.Module, tuple[str, ...]]:
+    """All names of each module."""
+    found: dict[nn.Module, tuple[str, ...]] = {}
+    for name, module in modules.items():
+        found[module] = (*found.get(module, ()), name)
+    return found
+
+
+def prefixes(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """How the names of everything inside these modules begin."""
+    return tuple(f"{name}." if name else "" for one in names for name in one)
+
+
+def select(modules: dict[str, nn.Module], targets: Targets) -> list[Match]:
+    """How the targets match these modules, in the order of the targets."""
     if isinstance(targets, str | type) or callable(targets):
         targets = [targets]
     if isinstance(targets, Tensor | Mapping) or not isinstance(targets, Iterable):
         raise ValueError(f"targets must be {_TARGETS}, got {described(targets)}")
-    found: dict[str, list[Match]] = {}
+    found: list[Match] = []
     for target in targets:
-        names, explicit, named = _matches(modules, target)
-        if not names:
+        matches = _matches(modules, target)
+        if not matches:
             raise ValueError(f"targets matched no layer: {described(target)}; the model has {overview(modules)}")
-        for name in names:
-            found.setdefault(name, []).append(Match(target, explicit, named))
+        found += matches
     if not found:
         raise ValueError("targets must name at least one layer, got none")
     return found
 
 
-def _matches(modules: dict[str, nn.Module], target: Any) -> tuple[list[str], bool, bool]:
-    """The names that one target matches, whether it does so explicitly, and whether by full name."""
-    if isinstance(target, str):
-        if target in modules:
-            return [target], True, True
-        if any(mark in target for mark in "*?["):
-            return [name for name in modules if name and fnmatchcase(name, target)], False, False
-        return [name for name in modules if target and name.endswith(f".{target}")], False, False
-    if isinstance(target, type):
-        return [name for name, module in modules.items() if isinstance(module, target)], False, False
-    if callable(target) and not isinstance(target, nn.Module):
-        return [name for name, module in modules.items() if target(name, module)], True, False
-    raise ValueError(f"targets must be {_TARGETS}, got {described(target)}")
+def _matches(modules: dict[str, nn.Module], target: Any) -> list[Match]:
+    """How one target matches: a full name wins over a glob or suffix."""
+    explicit = named = isinstance(target, str) and target in modules
+    if named:
+        names = [target]
+    elif isinstance(target, str) and any(mark in target for mark in "*?["):
+        names = [name for name in modules if name and fnmatchcase(name, target)]
+    elif isinstance(target, str):
+        names = [name for name in modules if target and name.endswith(f".{target}")]
+    elif isinstance(target, type):
+        names = [name for name, module in modules.items() if isinstance(module, target)]
+    elif callable(target) and not isinstance(target, nn.Module):
+        names, explicit = [name for name, module in modules.items() if target(name, module)], True
+    else:
+        raise ValueError(f"targets must be {_TARGETS}, got {described(target)}")
+    return [Match(name, target, explicit, named) for name in names]
+
+
+def shown(name: str) -> str:
+    """A module's name in a message."""
+    return repr(name) if name else "the model itself"
 
 
 def described(value: Any) -> str:
