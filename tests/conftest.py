@@ -23,6 +23,16 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def no_downloads(monkeypatch):
+    """No test reaches for a network: a data set that is not there cannot be had."""
+
+    def refuse(source, folder):
+        raise OSError(f"tests do not download {source.url}")
+
+    monkeypatch.setattr("neurocoder.lab.data.sources.retrieve", refuse)
+
+
 def randomised(layer, scale=1.0):
     """Give every parameter a random value, so that nothing hides behind a start at zero."""
     with torch.no_grad():

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from lines import command
 
 import neurocoder as nc
 from neurocoder.lab.cli import main
-from neurocoder.lab.data import mnist
-from neurocoder.lab.experiments.split.data import tasks_of
+from neurocoder.lab.data import cifar, mnist, sources
+from neurocoder.lab.experiments.split.data import backbone, prepare, tasks_of
 from neurocoder.lab.experiments.split.experiment import Split, SplitConfig, results
 from neurocoder.lab.experiments.split.models import build_model
 from neurocoder.lab.experiments.split.variants import make_method, make_optimiser, parse, variants
@@ -56,11 +57,28 @@ def test_validation_holds_out_training_samples_and_leaves_the_test_set_alone(mon
 
 def test_cifar_needs_a_backbone(monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("NEUROCODER_BACKBONE", raising=False)
+    monkeypatch.setenv("NEUROCODER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cifar, "prepare", lambda name: None)
     words = ["run", "split", "--preset", "smoke", "--variants", "cifar10-task-adam-mlp", "--output", str(tmp_path)]
-    assert main(words) == 1
-    assert "Split CIFAR needs the weights of a ResNet-18: --backbone FILE" in capsys.readouterr().out
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "ResNet-18 is not there, and could not be downloaded" in said
+    assert "resnet18-f37072fd.pth (SHA256 f37072fd" in said
+    assert said.endswith("and give it by --backbone or NEUROCODER_BACKBONE\n")
     assert main([*words, "--backbone", str(tmp_path / "none")]) == 2
     assert "--backbone must be a file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError, match=r"needs the weights of a ResNet-18, there are none in .*; get https"):
+        backbone()
+
+    def retrieve(source, folder):
+        (file := Path(folder, "download")).write_bytes(b"weights")
+        return file
+
+    monkeypatch.setattr(sources, "retrieve", retrieve)
+    prepare(["cifar10"])
+    assert backbone() == tmp_path / "cache" / "data" / "resnet18-f37072fd.pth"
+    assert backbone().read_bytes() == b"weights"
 
 
 def test_cifar_tasks_are_standardised_features_of_all_classes(monkeypatch, tmp_path):

@@ -1,8 +1,8 @@
-"""CIFAR-10 and CIFAR-100: the published binary files, from your own folder of data sets."""
+"""CIFAR-10 and CIFAR-100: the published binary files, from your own folder of data sets or downloaded."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from . import sources
+from .sources import SOURCES, Source
 
 PIXELS = 3 * 32 * 32
 """Bytes of an image: red, green, blue, each row by row."""
@@ -27,64 +30,68 @@ class Images(NamedTuple):
 class Published(NamedTuple):
     """How a data set is published. Its last label byte counts: the fine label of CIFAR-100."""
 
-    title: str
     classes: int
     label_bytes: int
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    folder: str
     pickled: str
     """Folder of the Python version, which is not read."""
 
-    @property
-    def archive(self) -> str:
-        """The binary version as it is downloaded."""
-        return f"{self.title.lower()}-binary.tar.gz"
 
-
-TRAIN_10 = tuple(f"data_batch_{part}.bin" for part in range(1, 6))
-TEST_10 = ("test_batch.bin",)
 SETS = {
-    "cifar10": Published("CIFAR-10", 10, 1, TRAIN_10, TEST_10, "cifar-10-batches-bin", "cifar-10-batches-py"),
-    "cifar100": Published("CIFAR-100", 100, 2, ("train.bin",), ("test.bin",), "cifar-100-binary", "cifar-100-python"),
+    "cifar10": Published(10, 1, "cifar-10-batches-py"),
+    "cifar100": Published(100, 2, "cifar-100-python"),
 }
 
 
-def folder(name: str) -> Path:
-    """Where the files of a data set are, under `NEUROCODER_DATA`."""
+def _find(name: str) -> Path | None:
+    """The folder with its files, if any is there."""
     if name not in SETS:
         raise ValueError(f"name must be {' or '.join(SETS)}, got {name!r}")
-    published = SETS[name]
-    title, files = published.title, published.train + published.test
-    remedy = f"unpack {published.archive} there: a folder {published.folder} with {', '.join(files)}"
-    given = os.environ.get("NEUROCODER_DATA")
-    if not given:
-        where = "give a folder of data sets by --data-root or NEUROCODER_DATA"
-        raise FileNotFoundError(f"{title} does not ship with neurocoder: {where}, and {remedy}")
-    root = Path(given)
-    if not root.is_dir():
-        raise FileNotFoundError(f"NEUROCODER_DATA (--data-root) must be a folder of data sets, got {root}")
-    layouts = (name, published.folder, f"{name}/{published.folder}", ".")
-    for layout in layouts:
-        if any((root / layout / file).is_file() for file in files):
-            return root / layout
-    reason = f"there is no {title} in {root} (NEUROCODER_DATA or --data-root), looked in {', '.join(layouts)}"
-    for pickled in (root / published.pickled, root / name / published.pickled):
-        if pickled.is_dir():
-            reason = f"{pickled} is the Python version of {title}, pickles, which can run code and are not loaded"
-    raise FileNotFoundError(f"{reason}; get the binary version and {remedy}")
+    places = (sources.root() / layout for layout in _layouts(name))
+    return next((place for place in places if any((place / file).is_file() for file in SOURCES[name].members)), None)
+
+
+def _layouts(name: str) -> tuple[str, ...]:
+    """Where the files may be in a folder of data sets."""
+    stored = SOURCES[name].stored
+    return name, stored, f"{name}/{stored}", "."
+
+
+def prepare(name: str) -> None:
+    """Download the data set, if it is not there; of one that is, all files must be."""
+    if _find(name) is None:
+        sources.download(name)
+    _complete(folder(name), SOURCES[name], SOURCES[name].members)
+
+
+def folder(name: str) -> Path:
+    """Where the files of a data set are, under `NEUROCODER_DATA` or in the cache."""
+    place, source = _find(name), SOURCES[name]
+    if place is None:
+        root = sources.root()
+        reason = f"there is no {source.title} in {root}, looked in {', '.join(_layouts(name))}"
+        for pickled in (root / SETS[name].pickled, root / name / SETS[name].pickled):
+            if pickled.is_dir():
+                reason = f"{pickled} is the Python version: pickles, which can run code and are not loaded"
+        raise FileNotFoundError(f"{reason}; {source.remedy}")
+    return place
+
+
+def _complete(place: Path, source: Source, files: Sequence[str]) -> None:
+    """Require these files."""
+    for file in files:
+        if not (place / file).is_file():
+            raise FileNotFoundError(f"{source.title} is incomplete: there is no {file} in {place}; {source.remedy}")
 
 
 @lru_cache(maxsize=4)
 def _read(place: Path, name: str, train: bool) -> Images:
-    published = SETS[name]
-    files = published.train if train else published.test
+    published, source = SETS[name], SOURCES[name]
+    files = source.members[:-1] if train else source.members[-1:]
     count, width = (TRAIN if train else TEST) // len(files), published.label_bytes + PIXELS
-    remedy = f"unpack {published.archive} again"
+    remedy = f"unpack {Path(source.url).name} again"
+    _complete(place, source, files)
     parts = []
     for file in files:
-        if not (place / file).is_file():
-            raise FileNotFoundError(f"{published.title} is incomplete: there is no {file} in {place}; {remedy}")
         content = np.fromfile(place / file, np.uint8)
         if content.size != count * width:
             sizes = f"it must have {count * width} bytes ({count} images), got {content.size}"
@@ -95,7 +102,7 @@ def _read(place: Path, name: str, train: bool) -> Images:
     each = len(labels) // published.classes
     if np.bincount(labels).tolist() != [each] * published.classes:
         rule = f"labels must be 0 to {published.classes - 1}, each {each} times"
-        raise ValueError(f"{published.title} in {place} is damaged: {rule}, in {', '.join(files)}; {remedy}")
+        raise ValueError(f"{source.title} in {place} is damaged: {rule}, in {', '.join(files)}; {remedy}")
     return Images(torch.from_numpy(images).view(-1, 3, 32, 32), torch.from_numpy(labels))
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import sources
+
 PACKAGED = Path(__file__).parent / "mnist"
 LAYOUTS = ("mnist", "MNIST/raw", "MNIST", ".")
 """Where the files may be in a folder of data sets."""
@@ -38,14 +40,12 @@ def _file(folder: Path, name: str) -> Path | None:
 
 def folder() -> Path:
     """Where MNIST is: under `NEUROCODER_DATA` if set, else in the package."""
-    root = os.environ.get("NEUROCODER_DATA")
-    if not root:
+    if not os.environ.get("NEUROCODER_DATA"):
         return PACKAGED
-    if not Path(root).is_dir():
-        raise FileNotFoundError(f"NEUROCODER_DATA (--data-root) must be a folder of data sets, got {root}")
+    root = sources.root()
     for layout in LAYOUTS:
-        if any(_file(Path(root) / layout, name) for name in MD5):
-            return Path(root) / layout
+        if any(_file(root / layout, name) for name in MD5):
+            return root / layout
     raise FileNotFoundError(
         f"there is no MNIST in {root} (NEUROCODER_DATA or --data-root): {next(iter(MD5))}[.gz] and its three "
         f"companions may be in {', '.join(LAYOUTS)}; without that folder the packaged copy is used"

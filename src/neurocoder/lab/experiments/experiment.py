@@ -54,6 +54,10 @@ class Experiment(ABC):
         one may resume the other."""
         return config
 
+    def prepare(self, config: Any, variants: Sequence[str]) -> None:  # noqa: B027  # most experiments need nothing
+        """Called before a sweep of these variants: find what they read, or download it. Raise `FileNotFoundError` or
+        `ValueError` that says what to do."""
+
     @abstractmethod
     def run(self, context: Context) -> None:
         """Train and evaluate `context.variant` with `context.seed`. The same settings give the same result."""

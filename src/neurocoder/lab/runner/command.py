@@ -20,13 +20,18 @@ from . import executors
 from .job import Job, Setup
 from .options import Options, format_seeds, match_variants, parse, parse_run, parse_seeds
 from .progress import display
-from .sweep import pending
+from .sweep import check_folder, pending
 
 PRESETS = {
     "quick": "the default: our settings, cut down to minutes",
     "best": "our settings, chosen on validation data",
+    "best-224": "the same on images of 224 x 224 pixels",
     "paper": "the paper's hyper-parameters",
-    "smoke": "a check that everything works",
+    "paper-224": "the same on images of 224 x 224 pixels",
+    "stream": "a single pass over each task",
+    "large": "sequences with large values, as the paper's curves suggest",
+    "small": "a small learning rate, as the paper's curves suggest",
+    "smoke": "a check that everything works; its numbers mean nothing",
 }
 
 
@@ -57,24 +62,21 @@ def run(arguments: Sequence[str]) -> int:
     else:
         gpu = torch.cuda.is_available()
     setup = options.setup(gpu, experiment.loops)
-    return _plan(jobs, setup) if setup.dry else _sweep(jobs, setup, options)
-
-
-def _plan(jobs: Sequence[Job], setup: Setup) -> int:
-    """Print what would be run; returns the exit status."""
-    todo = pending(jobs, setup, _note)
-    for job in todo:
-        print(job)
-    place = jobs[0].folder(setup).parent
-    print(f"{len(todo)} of {len(jobs)} runs to do, on {setup.device}, loop {setup.loop}, into {place}")
-    return 0
-
-
-def _sweep(jobs: Sequence[Job], setup: Setup, options: Options) -> int:
-    """Do the unfinished jobs, and report; returns the exit status."""
     os.environ["NEUROCODER_COMMIT"] = environment.commit()  # of the running code, whatever is committed meanwhile
     environment.running()
-    todo = pending(jobs, setup, _note)
+    todo, place = pending(jobs, setup, _note), jobs[0].folder(setup).parent
+    if setup.dry:
+        print(*todo, sep="\n", end="\n" * bool(todo))
+        print(f"{len(todo)} of {len(jobs)} runs to do, on {setup.device}, loop {setup.loop}, into {place}")
+        return 0
+    if todo and not options.cluster:  # whose machines may have what this one lacks
+        experiment.prepare(config, list(dict.fromkeys(job.variant for job in todo)))
+    check_folder(todo, setup, _note)
+    return _sweep(jobs, todo, setup, options)
+
+
+def _sweep(jobs: Sequence[Job], todo: Sequence[Job], setup: Setup, options: Options) -> int:
+    """Do the unfinished jobs, and report; returns the exit status."""
     with display(len(todo), len(jobs) - len(todo)) as shown:
         signal = executors.run_jobs(todo, setup, shown, processes=options.jobs, cluster=bool(options.cluster))
     print(f"{shown.conclude()}; records in {jobs[0].folder(setup).parent}", flush=True)
@@ -82,20 +84,19 @@ def _sweep(jobs: Sequence[Job], setup: Setup, options: Options) -> int:
         instead = " instead of --overwrite" if setup.overwrite else ""
         print(f"interrupted: the same command with --resume{instead} continues from here", file=sys.stderr)
         return 128 + signal
-    if shown.finished or shown.skipped:
-        _report(jobs[0], setup)
-    return 1 if shown.failures else 0
+    reported = not (shown.finished or shown.skipped) or _report(jobs[0], setup)
+    return 0 if reported and not shown.failures else 1
 
 
-def _report(job: Job, setup: Setup) -> None:
-    """Tables and figures of the sweep that this job is of."""
+def _report(job: Job, setup: Setup) -> bool:
+    """Tables and figures of the sweep that this job is of; returns whether there are."""
     from ..report import build as reports
 
-    names = reports.Options(setup.output, None, (job.experiment,), (job.preset,))
     try:
-        reports.main(names)
+        return reports.main(reports.Options(setup.output, None, (job.experiment,), (job.preset,))) == 0
     except (ValueError, OSError) as error:  # the runs themselves are done
         _note(f"no report: {error}")
+        return False
 
 
 def _note(text: str) -> None:
@@ -125,7 +126,7 @@ def table(arguments: Sequence[str]) -> int:
     screen = Console(highlight=False)
     screen.print(rows)
     for preset, purpose in PRESETS.items():
-        screen.print(f"{preset:6} {purpose}")
+        screen.print(f"{preset:10}{purpose}")
     screen.print("\nTimes are rough: --jobs 2 on two CPU cores, and one H200 with MPS and --jobs 16.")
     screen.print("neurocoder run EXPERIMENT --help lists its variants and settings.")
     return 0

@@ -77,9 +77,9 @@ class Options:
     cluster: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster: its address, or auto for a running or a new local one."""
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Folder of the data sets; else NEUROCODER_DATA, else the packaged data."""
+    """Folder of data sets; else NEUROCODER_DATA, else what ships, and what is downloaded."""
     backbone: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Weights of a frozen network, where an experiment needs one; else NEUROCODER_BACKBONE."""
+    """Weights of a frozen network, where an experiment needs one; else NEUROCODER_BACKBONE, else they are downloaded."""
 
     def __post_init__(self) -> None:
         validate(self, options=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ class RequestError(ValueError):
 
 
 def pending(jobs: Iterable[Job], setup: Setup, log: Log) -> list[Job]:
-    """The jobs still to do. Conflicts are refused before any training."""
+    """The jobs still to do. Records of another configuration are refused before any training."""
     wanted: list[Job] = []
     others, idle = 0, set()
     for job in jobs:
@@ -42,8 +42,11 @@ def pending(jobs: Iterable[Job], setup: Setup, log: Log) -> list[Job]:
         log(f"{others} finished run{'s' * (others > 1)} made with other source code; kept, --overwrite replaces")
     for words in sorted(idle - {""}):
         log(f"finished runs are kept, although {words}; --overwrite repeats them")
-    if setup.dry:
-        return wanted
+    return wanted
+
+
+def check_folder(wanted: Sequence[Job], setup: Setup, log: Log) -> None:
+    """See that records can be written, and that no checkpoint is in the way of these jobs."""
     if wanted and (why := writability_error(setup.output)):
         raise RequestError(f"--output must be a folder that can be written to, got {setup.output}: {why}")
     for job in wanted:
@@ -51,7 +54,6 @@ def pending(jobs: Iterable[Job], setup: Setup, log: Log) -> list[Job]:
             with locked(job.lock(setup)) as free:
                 if free:  # else it is of a run in another process
                     _checkpoint(job, setup, log)
-    return wanted
 
 
 def _idle(job: Job, record: Record) -> str:

@@ -125,6 +125,10 @@ class Atari(Experiment):
         known = {"correction": False, "sharpness": 1.0, "orthogonality": 0.1, **config}
         return {name: value for name, value in known.items() if name not in idle}
 
+    def prepare(self, config: Settings, variants: Sequence[str]) -> None:
+        for environment in sorted({parse(variant, config.environment).environment for variant in variants}):
+            make(environment, 1, threads=1).close()
+
     def run(self, context: Context) -> None:
         config: Settings = context.config
         if config.trainer == "a3c" and context.device.type != "cpu":

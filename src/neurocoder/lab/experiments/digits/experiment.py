@@ -119,6 +119,9 @@ class Digits(TaskExperiment):
     def variants(self, config: DigitsConfig) -> list[str]:
         return list(VARIANTS)
 
+    def prepare(self, config: DigitsConfig, variants: Sequence[str]) -> None:
+        mnist.folder()
+
     def build(self, config: DigitsConfig, variant: str, seed: int, device: torch.device) -> Task:
         if variant not in VARIANTS:
             raise ValueError(f"variant must be one of {', '.join(VARIANTS)}; got {variant!r}")

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import neurocoder as nc
 
+from ...data import cifar
 from ...records.record import Record
 from ...report.compare import Rows
 from ...report.sections import Plot, Section
@@ -156,6 +157,11 @@ class Images(TaskExperiment):
         if model.config or not model.targets[chosen.network] or "hidden" in model.changes:
             idle.add("hidden")
         return {name: value for name, value in config.items() if name not in idle}
+
+    def prepare(self, config: ImagesConfig, variants: Sequence[str]) -> None:
+        if config.source == "cifar":
+            for dataset in sorted({parse(variant).dataset for variant in variants}):
+                cifar.prepare(dataset)
 
     def build(self, config: ImagesConfig, variant: str, seed: int, device: torch.device) -> Task:
         chosen = parse(variant)

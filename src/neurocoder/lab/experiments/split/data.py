@@ -4,6 +4,7 @@ frozen ResNet-18."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ... import continual as cl
-from ...data import mnist
+from ...data import cifar, mnist, sources
 from . import features
 from .features import Progress
 from .variants import DATASETS, Variant
@@ -30,14 +31,29 @@ def _digits(train: bool, device: torch.device, folder: Path) -> tuple[Tensor, Te
 
 
 def backbone() -> Path:
-    """The file with ResNet-18's weights."""
-    file = os.environ.get("NEUROCODER_BACKBONE")
-    if not file:
-        raise ValueError(
-            "Split CIFAR needs the weights of a ResNet-18: --backbone FILE (or NEUROCODER_BACKBONE), a safetensors or "
-            ".pth file with torchvision's names: the state_dict of torchvision.models.resnet18(weights='DEFAULT')"
+    """The file with ResNet-18's weights: `NEUROCODER_BACKBONE` (`--backbone`), else the one that was downloaded."""
+    if file := os.environ.get("NEUROCODER_BACKBONE"):
+        return Path(file)
+    source = sources.SOURCES["resnet18"]
+    place = sources.root() / source.stored
+    if not place.is_file():
+        raise FileNotFoundError(
+            f"Split CIFAR needs the weights of a ResNet-18, there are none in {place}; {source.remedy}"
         )
-    return Path(file)
+    return place
+
+
+def prepare(datasets: Iterable[str]) -> None:
+    """See that these are there, or download them; of CIFAR the weights of the ResNet too."""
+    for name in sorted(set(datasets)):
+        if name not in cifar.SETS:
+            mnist.folder()
+            continue
+        cifar.prepare(name)
+        try:
+            backbone()
+        except FileNotFoundError:
+            sources.download("resnet18")
 
 
 def tasks_of(

@@ -26,7 +26,7 @@ from ...validate import Count, NonNegative, validate
 from ..experiment import Experiment
 from ..supervised import starting_values
 from . import report as split_sections
-from .data import tasks_of
+from .data import prepare, tasks_of
 from .growing import Growing, View, erased, nearest_keys, slot_map
 from .models import build_growing, build_model
 from .variants import make_method, make_optimiser, naming, parse, variants
@@ -147,6 +147,9 @@ class Split(Experiment):
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         idle = {*(() if "neurocoder" in variant else PROGRAMS), *(() if "growing" in variant else MEMORY)}
         return {name: value for name, value in config.items() if name not in idle}
+
+    def prepare(self, config: SplitConfig, variants: Sequence[str]) -> None:
+        prepare(parse(variant).dataset for variant in variants)
 
     def run(self, context: Context) -> None:
         config: SplitConfig = context.config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ...data import cifar
+from ...data.sources import cache_folder
 from ...records.files import atomic_write
 from . import resnet
 
@@ -25,11 +25,6 @@ RECIPE = "1"
 
 Progress = Callable[[int, int], None]
 """Told how many images are done, and of how many."""
-
-
-def cache_folder() -> Path:
-    """`NEUROCODER_CACHE`, else `~/.cache/neurocoder`."""
-    return Path(os.environ.get("NEUROCODER_CACHE") or Path.home() / ".cache" / "neurocoder")
 
 
 def extract(network: nn.Module, images: Tensor, size: int, progress: Progress | None = None) -> Tensor:
