@@ -139,6 +139,7 @@ def test_variants_say_which_sequences():
     assert [stream.seed for stream in streams] == [0, 1]
 
 
+LEVELS = ("persistence", "floor")
 LARGE = dataclasses.replace(SMOKE, scale=1_000.0)
 
 
@@ -307,7 +308,7 @@ def records():
 
 def test_sections_have_tables_and_figures(records):
     paper = paper_numbers()["polynomials"]
-    errors, beginnings = EXPERIMENT.sections(records, paper)
+    _, errors, beginnings = EXPERIMENT.sections(records, paper)
     assert [len(table.rows) for table in errors.tables] == [5, 3]
     row = next(row for row in errors.tables[0].rows if row[0] == "multi-step")
     assert row[1:3] == [2047, 2100]
@@ -321,12 +322,60 @@ def test_sections_have_tables_and_figures(records):
         plot.draw().draw_without_rendering()
 
 
+def test_learning_curves_are_compared_in_units_of_the_variance(records):
+    """R² by hand, from the sequences themselves; older records do not hold it, so it is computed from their errors."""
+    y = family("clean", SMOKE.chunks, SMOKE.points, SMOKE.noise).sample(SMOKE.held_out, generator("test", 0)).y.double()
+    speed = EXPERIMENT.sections(records, paper_numbers()["polynomials"])[0]
+    curves, noisy = speed.tables
+    assert "noise" in noisy.title, "no order: neither HyperNet nor the single-step model with an LSTM of 3 was run"
+    assert curves.headings == ["model", "parameters", "2"], "the runs have two steps, none of those compared else"
+    assert [row[0] for row in curves.rows] == ["GRU", "single-step (LSTM 2)", "multi-step", "GRU 8", *LEVELS]
+    gru = [record.metrics["r2"] for record in records if record.variant == "gru"]
+    assert list(curves.rows[0][2].values) == pytest.approx(gru)
+    before = torch.cat((torch.zeros(len(y), 1), y[:, :-1]), dim=1)
+    persistence = 1 - (y - before).square().mean() / y.square().mean()
+    firsts = y.view(len(y), -1, SMOKE.points)[..., 0]
+    floor = 1 - firsts.square().sum() / y.square().sum()
+    assert [row[2] for row in curves.rows[-2:]] == [f"{persistence:.3f}", f"{floor:.3f}"]
+    for plot in speed.plots:
+        plot.draw().draw_without_rendering()
+
+
+def test_the_order_of_models_is_paired_by_seed(records):
+    renamed = {"gru": "hyper", "single-2": "single-3"}
+    own = [dataclasses.replace(r, variant=renamed.get(r.variant, r.variant)) for r in records]
+    (order,) = [t for t in EXPERIMENT.sections(own, {})[0].tables if t.rows and t.headings[0] == "question"]
+    r2 = {(record.variant, record.seed): record.metrics["r2"] for record in own}
+    assert [row[0] for row in order.rows] == [
+        "multi-step against single-step",
+        "multi-step against HyperNet",
+        "single-step against HyperNet",
+    ]
+    for row, (one, other) in zip(
+        order.rows, (("multi", "single-3"), ("multi", "hyper"), ("single-3", "hyper")), strict=True
+    ):
+        assert list(row[1].values) == pytest.approx([r2[one, seed] - r2[other, seed] for seed in (0, 1)])
+
+
+def test_errors_of_large_sequences_are_in_units_of_their_scale(records):
+    large = []
+    for record in (r for r in records if r.variant == "gru"):
+        config = {**record.config, "scale": 1_000.0}
+        metrics = {name: value * (1 if name == "r2" else 1e6) for name, value in record.metrics.items()}
+        observations = {**record.observations, "floor": 1e6 * record.observations["floor"]}
+        large.append(dataclasses.replace(record, config=config, metrics=metrics, observations=observations))
+    tables = [EXPERIMENT.sections(own, {})[1].tables[0] for own in (large, [r for r in records if r.variant == "gru"])]
+    assert tables[0].title == tables[1].title + " times 1,000²"
+    assert list(tables[0].rows[0][3].values) == pytest.approx(list(tables[1].rows[0][3].values))
+    assert tables[0].rows[-1] == tables[1].rows[-1]
+
+
 def test_records_without_an_example_have_no_picture_of_it(records):
     thin = [
         dataclasses.replace(record, observations={k: v for k, v in record.observations.items() if k != "example"})
         for record in records
     ]
-    _, beginnings = EXPERIMENT.sections(thin, {})
+    beginnings = EXPERIMENT.sections(thin, {})[-1]
     assert [plot.name for plot in beginnings.plots] == ["auc"]
 
 
@@ -337,7 +386,7 @@ def test_records_without_an_example_have_no_picture_of_it(records):
 def test_sections_of_any_records(records, variants):
     chosen = [record for record in records if record.variant in variants][: 1 + len(variants)]
     sections = EXPERIMENT.sections(chosen, {})
-    assert len(sections) == (0 if not variants else 1 if all("gru" in name for name in variants) else 2)
+    assert len(sections) == (0 if not variants else 2 if all("gru" in name for name in variants) else 3)
     for section in sections:
         assert section.tables
         for plot in section.plots:
@@ -346,7 +395,7 @@ def test_sections_of_any_records(records, variants):
 
 def test_models_that_share_no_seed_are_not_compared(records):
     apart = [record for record in records if (record.variant, record.seed) in (("gru", 0), ("multi", 1))]
-    rows = {row[0]: row for row in EXPERIMENT.sections(apart, {})[0].tables[0].rows}
+    rows = {row[0]: row for row in EXPERIMENT.sections(apart, {})[1].tables[0].rows}
     assert rows["multi-step"][5] is None
 
 

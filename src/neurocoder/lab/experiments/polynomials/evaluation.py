@@ -46,6 +46,11 @@ class HeldOut:
         """Square errors (N, T)."""
         return (predictions.double() - self.y).square()
 
+    def persistence(self) -> float:
+        """R² of predicting `y_{t-1}`, the number that the network is fed."""
+        mse = self.errors(self.inputs[..., 1]).mean()
+        return 1 - (mse / self.mean_square).item()
+
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Mean square error; the same above the first-point floor; at the first points of chunks and at the rest; and
         `r2 = 1 - mse / mean(y^2)`, which does not depend on the scale of y."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from ...report import style
-from ...report.figures import Curve, bar, curves, heat_map, legend
+from ...report.figures import Curve, bar, curves, heat_map, legend, panel_figure
 
 LOOKS = {
     "GRU": (style.PURPLE, "o"),
@@ -23,6 +23,16 @@ LOOKS = {
     "multi-step": (style.GREEN, "D"),
 }
 """Colour and marker of each model."""
+CONTROL_LOOKS = {
+    "GRU 16": (style.PURPLE, ":"),
+    "GRU 8": (style.PURPLE, ":"),
+    "single-step, one program": (style.BLUE, "--"),
+    "multi-step, one program": (style.GREEN, "--"),
+    "GRU, output times the scale of y": (style.BLACK, "--"),
+    "GRU, learned output scale": (style.PURPLE, "--"),
+    "GRU, output rate x100": ("0.45", "-."),
+}
+"""Colour and line of the models that the paper does not have."""
 ORACLE = "best linear predictor, boundaries known"
 SMALLEST = 1e-4
 """Distances of an AUC from 1 are drawn as at least this."""
@@ -37,6 +47,16 @@ class Row:
     """By model, one per seed."""
     oracle: Curve
     """What the best linear predictor reaches."""
+
+
+class Speed(NamedTuple):
+    """One setting, in a panel."""
+
+    title: str
+    curves: Mapping[str, Sequence[Curve]]
+    """Iterations and R² by model, one per seed."""
+    persistence: float
+    floor: float
 
 
 def middle(runs: Sequence[Curve]) -> Curve:
@@ -81,6 +101,28 @@ def learning_curves(rows: Sequence[Row]) -> Figure:
     lines = [Line2D([], [], color=colour, linewidth=width) for colour, width in kinds.values()]
     lines.append(Line2D([], [], color=style.BLACK, linestyle=":", linewidth=1.1))
     figure.legend(lines, [*kinds, ORACLE], loc="outside upper left", ncols=4)
+    return figure
+
+
+@style.styled
+def speed(panels: Sequence[Speed]) -> Figure:
+    """R² against iterations, a panel for each setting: medians of the paper's models, and of the others, dashed."""
+    figure, axes = panel_figure(len(panels), 3, 2.6, 1.3, sharey=True)
+    looks = {model: (colour, "-") for model, (colour, _) in LOOKS.items()} | CONTROL_LOOKS
+    for axis, shown in zip(axes, panels, strict=True):
+        axis.axhspan(shown.floor, 1, color="0.85", linewidth=0)
+        axis.axhline(shown.persistence, color=style.BLACK, linestyle=":", linewidth=1)
+        for model, runs in shown.curves.items():
+            colour, line = looks[model]
+            axis.plot(*middle(runs).T, line, color=colour, linewidth=1.4 if model in LOOKS else 1, label=model)
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axis.set_ylim(-0.02, 1)
+        axis.grid(axis="y")
+        axis.set_title(shown.title)
+        axis.set_xlabel("iterations")
+    axes[0].set_ylabel("$R^2$")
+    legend(figure, axes, ncols=4)
     return figure
 
 
