@@ -91,7 +91,7 @@ def test_cifar_tasks_are_standardised_features_of_all_classes(monkeypatch, tmp_p
     assert [task.labels for task in tasks] == [tuple(range(first, first + 5)) for first in range(0, 100, 5)]
     x = torch.cat([task.train[0] for task in tasks])
     torch.testing.assert_close(x.mean(0), torch.zeros(512), atol=1e-5, rtol=0)
-    model = build_model("neurocoder", 512, 100, None, SplitConfig(), width=512, slots=100)
+    model = build_model("neurocoder", 512, 100, None, SplitConfig(), slots=100)
     assert (model.trunk[0].config.slots, model.trunk[0].out_features) == (100, 512)
 
 
@@ -111,6 +111,7 @@ def test_coefficients_are_those_of_the_benchmark_times_the_strength():
         ("mlp", None, 262_400 + 65_792 + 514),
         ("mlp", 5, 262_400 + 65_792 + 5 * 514),
         ("mlp-400", None, 410_000 + 160_400 + 802),
+        ("mlp-wide", 5, 479_700 + 219_492 + 5 * 938),
     ],
 )
 def test_models_have_the_sizes_of_the_benchmark(model, heads, total):
@@ -131,6 +132,40 @@ def test_the_presets_recode_what_they_say():
     assert [name for name, module in best.named_modules() if isinstance(module, nc.Linear)] == ["trunk.0", "trunk.2"]
     assert best.trunk[0].config.residual is True
     assert build_model("neurocoder-plain", 1024, 2, 5, SplitConfig()).trunk[0].config.residual == "plain"
+
+
+def test_heads_may_share_one_layer_with_its_memory():
+    """Head i has the outputs 2 i and 2 i + 1 of the layer; the count is near the paper's 348K with a smaller LSTM."""
+    config = SplitConfig(recode="shared", hidden=21)
+    model = build_model("neurocoder", 1024, 2, 5, config)
+    assert [name for name, module in model.named_modules() if isinstance(module, nc.Linear)] == [
+        "trunk.0",
+        "trunk.2",
+        "heads.0",
+    ]
+    assert nc.count_parameters(model)["total"] == pytest.approx(348_000, rel=0.02)
+    x = torch.randn(3, 1024)
+    every = model.heads[0](model.trunk(x))
+    assert every.shape == (3, 10)
+    for head in range(5):
+        torch.testing.assert_close(model(x, head), every[:, 2 * head : 2 * head + 2])
+    model(x, 3).square().sum().backward()
+    assert model.heads[0].bias.grad.nonzero().flatten().tolist() == [6, 7]
+    single, separate = (build_model("neurocoder", 1024, 2, None, SplitConfig(recode=way)) for way in ("shared", "all"))
+    assert [*map(str, single.state_dict())] == [*map(str, separate.state_dict())], (
+        "with one head there is no difference"
+    )
+
+
+def test_hidden_layers_have_the_width_asked_for():
+    frozen = 11_176_512  # of the ResNet-18, without its output layer
+    totals = [
+        nc.count_parameters(build_model("mlp", 512, outputs, heads, SplitConfig(width=940)))["total"]
+        for outputs, heads in ((2, 5), (5, 20))
+    ]
+    assert frozen + sum(totals) / 2 == pytest.approx(12_600_000, rel=0.001), "Table 6's count is that of both"
+    assert build_model("neurocoder", 512, 2, 5, SplitConfig(width=940)).trunk[2].in_features == 940
+    assert Split().effective({"epochs": 4}, "mnist-task-adam-mlp") == {"epochs": 4, "width": None}
 
 
 def test_results_by_hand():
@@ -184,6 +219,7 @@ def test_a_run_killed_in_the_middle_of_a_task_resumes_to_the_same_record(tmp_pat
 
 
 def test_settings_of_other_models_have_no_effect():
-    config = {"epochs": 4, "hidden": 32, "writes": 1}
-    for model, own in {"mlp": [], "neurocoder-plain": ["hidden"], "growing-small": ["writes"]}.items():
-        assert list(Split().effective(config, f"mnist-task-adam-{model}")) == ["epochs", *own]
+    config = {"epochs": 4, "hidden": 32, "writes": 1, "width": 99}
+    models = {"mlp": ["width"], "mlp-wide": [], "neurocoder-plain": ["width", "hidden"], "growing-small": ["writes"]}
+    for model, own in models.items():
+        assert {*Split().effective(config, f"mnist-task-adam-{model}")} == {"epochs", *own}

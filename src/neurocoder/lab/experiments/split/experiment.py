@@ -48,14 +48,17 @@ class SplitConfig:
     strength: NonNegative | None = 1.0
     """Factor on the penalties' coefficients of Hsu et al.; None: the factor that was best on validation data, for each
     scenario, method and model."""
-    recode: Literal["all", "trunk"] = "all"
-    """Which layers of the Neurocoders are recoded: all, or not the output layers."""
+    recode: Literal["all", "trunk", "shared"] = "all"
+    """Which layers of the Neurocoders are recoded: all; not the output layers; all, with one output layer, and so one
+    memory and one controller, for the heads of all tasks."""
     residual: bool = False
     """Whether the layers of `neurocoder` have a gated residual."""
     orthogonality: NonNegative = 10.0
     """Weight of the orthogonal loss, a."""
     hidden: Count = 32
     """Size of the composition networks' LSTM; the paper does not give it."""
+    width: Count | None = None
+    """Units of each hidden layer; None: 256, or 512 on features."""
     slots: Count | None = None
     """Growing models: slots of all heads together; None: the model's own number, as for the next four."""
     rank: Count | None = None
@@ -146,7 +149,10 @@ class Split(Experiment):
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         idle = {*(() if "neurocoder" in variant else PROGRAMS), *(() if "growing" in variant else MEMORY)}
-        return {name: value for name, value in config.items() if name not in idle}
+        if not variant.endswith(("-mlp", "-stored-program", "-neurocoder", "-neurocoder-plain")):
+            idle.add("width")  # growing models have none, the other MLPs their own
+        known = {"width": None, **config}  # older records do not have it
+        return {name: value for name, value in known.items() if name not in idle}
 
     def prepare(self, config: SplitConfig, variants: Sequence[str]) -> None:
         prepare(parse(variant).dataset for variant in variants)
@@ -167,7 +173,7 @@ class Split(Experiment):
         if grows and variant.scenario == "class":
             every = tuple(range(outputs))
             tasks = [cl.Task(task.train, task.test, task.head, every, task.width) for task in tasks]
-        sizes = {"width": 512, "slots": 100} if variant.dataset in ("cifar10", "cifar100") else {}
+        sizes = {"slots": 100} if variant.dataset in ("cifar10", "cifar100") else {}
         view = VIEWS.get(variant.dataset, "features")
         heads = len(tasks) if variant.scenario == "task" else None
         with starting_values(context.seed):

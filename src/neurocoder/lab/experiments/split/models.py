@@ -14,17 +14,28 @@ if TYPE_CHECKING:
     from .experiment import SplitConfig
 
 
-class MultiHead(nn.Module):
-    """Two hidden layers that all tasks share, and one head or several."""
+WIDTHS = {1024: 256, 512: 512}
+"""Of the hidden layers, by the number of inputs: pixels of Split MNIST, as in the paper, and features."""
+WIDE = {1024: 468, 512: 800}
+"""Of `mlp-wide`: as many parameters as the Neurocoder of preset `best` has in the task scenario, to within 3%."""
 
-    def __init__(self, inputs: int, width: int, outputs: int, heads: int | None) -> None:
+
+class MultiHead(nn.Module):
+    """Two hidden layers that all tasks share, and one head or several; `shared`: one layer has the outputs of all."""
+
+    def __init__(self, inputs: int, width: int, outputs: int, heads: int | None, shared: bool = False) -> None:
         super().__init__()
         self.trunk = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.heads = nn.ModuleList(nn.Linear(width, outputs) for _ in range(heads or 1))
+        self.outputs, count = outputs, heads or 1
+        sizes = [outputs * count] if shared else [outputs] * count
+        self.heads = nn.ModuleList(nn.Linear(width, size) for size in sizes)
 
     def forward(self, x: Tensor, head: int | None = None) -> Tensor:
         """(N, inputs) -> (N, outputs)"""
-        return self.heads[head or 0](self.trunk(x))
+        place = head or 0
+        if len(self.heads) > 1:
+            return self.heads[place](self.trunk(x))
+        return self.heads[0](self.trunk(x))[:, place * self.outputs : (place + 1) * self.outputs]
 
 
 def build_growing(
@@ -47,10 +58,12 @@ def build_growing(
 
 
 def build_model(
-    name: str, inputs: int, outputs: int, heads: int | None, config: SplitConfig, *, width: int = 256, slots: int = 50
+    name: str, inputs: int, outputs: int, heads: int | None, config: SplitConfig, *, slots: int = 50
 ) -> nn.Module:
     """Any other model, on the CPU, from torch's generator."""
-    model = MultiHead(inputs, 400 if name == "mlp-400" else width, outputs, heads)
+    width = {"mlp-400": 400, "mlp-wide": WIDE.get(inputs)}.get(name) or config.width or WIDTHS.get(inputs, 256)
+    shared = name.startswith("neurocoder") and config.recode == "shared"
+    model = MultiHead(inputs, width, outputs, heads, shared)
     if name.startswith("mlp"):
         return model
     if name == "stored-program":
@@ -66,5 +79,5 @@ def build_model(
         orthogonality=config.orthogonality,
         residual=residual,
     )
-    targets = ["trunk.0", "trunk.2"] + ["heads.*"] * (config.recode == "all")
+    targets = ["trunk.0", "trunk.2"] + ["heads.*"] * (config.recode != "trunk")
     return nc.recode(model, targets, program)

@@ -136,9 +136,9 @@ def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Tabl
                     if grows(model)
                 },
                 **{
-                    f"{model} minus mlp": paired(own[model], own.get("mlp", ()), "average_accuracy")
-                    for model in ("neurocoder", "neurocoder-plain")
-                    if model in models
+                    f"{model} minus {base}": paired(own[model], own[base], "average_accuracy")
+                    for model, base in (("neurocoder", "mlp"), ("neurocoder-plain", "mlp"), ("neurocoder", "mlp-wide"))
+                    if model in models and base in models
                 },
             }
         )

@@ -14,7 +14,7 @@ from ... import continual as cl
 DATASETS = {"mnist": (5, 2), "permuted": (10, 10), "cifar10": (5, 2), "cifar100": (20, 5)}
 """Tasks, and classes per task. The tasks of `permuted` are all ten digits, each with its own order of pixels."""
 METHODS = ("adam", "adagrad", "l2", "si", "ewc", "online-ewc", "mas", "lwf", "rehearsal", "offline")
-MODELS = ("mlp", "mlp-400", "stored-program", "neurocoder", "neurocoder-plain", "growing", "growing-small")
+MODELS = ("mlp", "mlp-400", "mlp-wide", "stored-program", "neurocoder", "neurocoder-plain", "growing", "growing-small")
 
 REHEARSED = 4_400
 """Images in the memory of naive rehearsal, the larger one of Hsu et al."""
@@ -46,7 +46,7 @@ CHOSEN: dict[str, dict[str, float]] = {
 }
 """Factors on these coefficients that were best on validation data: `DATASET-SCENARIO-METHOD`, then by model; else that
 of the model in `ALIKE`; else 1."""
-ALIKE = {"mlp-400": "mlp", "stored-program": "mlp", "neurocoder-plain": "neurocoder"}
+ALIKE = {"mlp-400": "mlp", "mlp-wide": "mlp", "stored-program": "mlp", "neurocoder-plain": "neurocoder"}
 
 
 class Variant(NamedTuple):
