@@ -48,13 +48,22 @@ pygments_dark_style = "github-dark"
 html_title = f"neurocoder {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_math_renderer = "latex2mathml"
 html_copy_source = False
 html_show_sphinx = False
 html_show_search_summary = False  # it is fetched, which browsers forbid where a page is opened as a file
 html_theme_options = {
-    "light_css_variables": {"color-brand-primary": "#1f5fa8", "color-brand-content": "#1f5fa8"},
-    "dark_css_variables": {"color-brand-primary": "#7db4f0", "color-brand-content": "#7db4f0"},
+    "light_css_variables": {
+        "color-brand-primary": "#1f5fa8",
+        "color-brand-content": "#1f5fa8",
+        "figure-brightness": "1",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#7db4f0",
+        "color-brand-content": "#7db4f0",
+        "figure-brightness": "0.82",
+    },
 }
 
 ROOT = Path(__file__).parents[1]

@@ -1,6 +1,7 @@
 """The explorer's page in a real browser: a newcomer draws, reads, switches, takes the tour."""
 
 import math
+from pathlib import Path
 
 import pytest
 from explorer_helpers import WIDTHS, draw, launched, opened
@@ -158,6 +159,33 @@ def test_parts_can_be_chosen_and_drawings_compared(browser, file):
         assert "then 0." in page.inner_text("#between-told")
         page.fill("#way", "100")
         assert page.locator(".between figcaption").nth(1).inner_text().startswith("says 0")
+
+
+SITE = """<!doctype html><body data-theme="auto"><script src="site.js"></script>
+<iframe class="explorer" src="page.html"></iframe><a href="page.html">alone</a>"""
+COLOUR = "() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).colorScheme]"
+LIGHT, DARK = ["rgb(246, 246, 243)", "light"], ["rgb(16, 19, 23)", "dark"]
+
+
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_the_theme_of_the_site_is_that_of_the_explorer(browser, file, tmp_path, system):
+    (tmp_path / "page.html").symlink_to(file)
+    (tmp_path / "site.js").write_text((Path(__file__).parents[3] / "docs/_static/site.js").read_text())
+    (tmp_path / "index.html").write_text(SITE)
+    page = browser.new_context(color_scheme=system).new_page()
+    page.goto((tmp_path / "index.html").as_uri())
+    page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for()
+    expected = {"auto": LIGHT if system == "light" else DARK, "light": LIGHT, "dark": DARK}
+    for theme in ("light", "dark", "auto", "dark"):
+        page.evaluate("(theme) => { document.body.dataset.theme = theme; }", theme)
+        frame = page.frames[1]
+        frame.wait_for_function(f"(expected) => String(({COLOUR})()) === String(expected)", arg=expected[theme])
+        pixel = "() => [...document.querySelector('#bar-image').getContext('2d').getImageData(0, 0, 1, 1).data]"
+        assert frame.evaluate(pixel)[0] == (250 if expected[theme] == LIGHT else 24), "what is painted too"
+    page.click("a")
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.evaluate(COLOUR) == DARK, "on a page of its own too"
+    page.context.close()
 
 
 @pytest.mark.long  # a busy machine may be slower

@@ -1,6 +1,7 @@
 """The equations in JavaScript against the layer, on 1,000 test digits, in a browser."""
 
 import base64
+from itertools import product
 
 import numpy as np
 import pytest
@@ -52,22 +53,27 @@ def layer():
 
 
 @pytest.fixture(scope="module")
-def javascript(tmp_path_factory, digits):
-    """A function: factors of the slots (3, P) -> what the page computes for the digits, by name."""
+def page(tmp_path_factory):
     file = tmp_path_factory.mktemp("page") / "page.html"
     export.write(model.load(), file)
-    text = base64.b64encode(digits.numpy().tobytes()).decode()
     with launched() as browser, opened(browser, file) as page:
+        yield page
 
-        def compute(factors, count=COUNT):
-            part = text if count == COUNT else base64.b64encode(digits[:count].numpy().tobytes()).decode()
-            found = page.evaluate(COMPUTE, [part, factors.tolist()])
-            return {
-                name: torch.from_numpy(np.frombuffer(base64.b64decode(rows), "<f8").copy()).view(count, -1)
-                for name, rows in found.items()
-            }
 
-        yield compute
+@pytest.fixture(scope="module")
+def javascript(page, digits):
+    """A function: factors of the slots (3, P) -> what the page computes for the digits, by name."""
+    text = base64.b64encode(digits.numpy().tobytes()).decode()
+
+    def compute(factors, count=COUNT):
+        part = text if count == COUNT else base64.b64encode(digits[:count].numpy().tobytes()).decode()
+        found = page.evaluate(COMPUTE, [part, factors.tolist()])
+        return {
+            name: torch.from_numpy(np.frombuffer(base64.b64decode(rows), "<f8").copy()).view(count, -1)
+            for name, rows in found.items()
+        }
+
+    return compute
 
 
 def expected(layer, x, factors):
@@ -107,3 +113,21 @@ def test_switched_and_boosted_slots_agree_with_python(javascript, layer, digits)
     double = model.load().layer.double()
     for name, value in expected(double, model.pooled(digits[:50]).double(), factors.double()).items():
         assert (found[name] - value.flatten(1)).abs().max() < 1e-5, name
+
+
+@torch.no_grad()
+def test_slots_that_matter_are_those_that_change_the_answer_the_most(page, layer):
+    """Over all classes: switched off, they move the most probability, also where a third class gets it."""
+    double, slots = model.load().layer.double(), layer.config.slots
+    images = mnist.load(False).images
+    for choice in range(0, 200, 20):
+        place = page.evaluate("(n) => { NC.app.pick(NC.app.digits[n]); return NC.app.digits[n].place; }", choice)
+        x = model.pooled(images[place : place + 1]).double()
+        before, moved = double(x).softmax(1), {}
+        for kind, slot in product(range(3), range(slots)):
+            factors = torch.ones(3, slots, dtype=torch.float64)
+            factors[kind, slot] = 0
+            after = expected(double, x, factors)["y"].softmax(1)
+            moved[f"{'UVS'[kind]}{slot + 1}"] = float((after - before).abs().sum() / 2)
+        shown = [text.split()[1].rstrip(":") for text in page.locator(".decisive-slots span").all_inner_texts()]
+        assert shown == sorted(moved, key=moved.get, reverse=True)[:4]

@@ -27,7 +27,7 @@ def text(demo):
 
 
 def test_the_command_writes_one_small_file_and_says_so(tmp_path, capsys, text):
-    target = tmp_path / "new" / "page.html"
+    target = tmp_path / "page.html"
     assert main(["explore", "--export", str(target)]) == 0
     size = target.stat().st_size
     assert size < 2_000_000
@@ -107,7 +107,11 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
     ("words", "message"),
     [
         (["--export", "{folder}"], "--export must be a file to write, such as page.html, got the folder {folder}"),
-        (["--export", "{folder}/taken/page.html"], "{folder}/taken/page.html cannot be written"),
+        (
+            ["--export", "{folder}/taken/page.html"],
+            "--export must be a file in a folder that exists, got {folder}/taken/",
+        ),
+        (["--export", "{folder}/new/page.html"], "--export must be a file in a folder that exists, got {folder}/new/"),
         (["--export", "/proc/page.html"], "/proc/page.html cannot be written: "),
         (["--export", ""], "--export must have a value, got ''"),
     ],

@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from half_open import answer, half_open, still_open
 from server_helpers import request, serving, study
 from starlette.datastructures import Headers
 
 from neurocoder.lab.explorer.server import app as module
+from neurocoder.lab.explorer.server import connection
 from neurocoder.lab.explorer.server.app import Server, TokenMiddleware, known_host, split_host
 
 TRICKS = (
@@ -158,6 +160,62 @@ def test_the_end_is_quiet_while_a_request_is_pending(found, capfd):
     client.close()
     told = capfd.readouterr()
     assert (told.out, told.err) == ("", "")
+
+
+def close(clients):
+    for client in clients:
+        client.close()
+
+
+def eventually(condition, seconds=10):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_connections_are_bounded_and_the_page_answers_among_half_open_ones(server, monkeypatch):
+    monkeypatch.setattr(connection, "MOST", 5)
+    first = half_open(server.port, 5)
+    request(server, "api/summary")
+    later = half_open(server.port, 20)
+    for _ in range(3):
+        assert answer(server.port, server.token)[0] == "HTTP/1.1 200 OK"
+    eventually(lambda: not still_open(first))  # the oldest make room
+    assert len(still_open(later)) <= 5
+    assert still_open(later[-3:]) == later[-3:]
+    assert len(server.uvicorn.server_state.connections) <= 5
+    close(first + later)
+
+
+SLOW = {
+    "half of a head": lambda server: half_open(server.port, 1)[0],
+    "half of a body": lambda server: begun(server, "Content-Length: 1000000", ""),
+    "nothing": lambda server: socket.create_connection(("127.0.0.1", server.port), timeout=10),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_a_connection_that_does_not_ask_in_time_is_closed(server, monkeypatch, kind):
+    monkeypatch.setattr(connection, "SECONDS", 0.4)
+    client, start = SLOW[kind](server), time.monotonic()
+    while still_open([client]) or kind == "half of a body":
+        assert time.monotonic() - start < 5
+        try:
+            if kind == "half of a body":  # it is answered before; the rest is not waited for
+                client.recv(1000)
+            client.sendall(b"" if kind == "nothing" else b"x")  # a byte now and then is no request
+        except OSError:
+            break
+        time.sleep(0.05)
+    assert time.monotonic() - start > 0.3
+    client.close()
+
+
+def test_an_answer_that_takes_longer_is_waited_for(server, found, monkeypatch):
+    monkeypatch.setattr(connection, "SECONDS", 0.1)
+    monkeypatch.setattr(found, "inspect", lambda *question: time.sleep(0.5) or {"late": True})
+    assert request(server, QUESTION)[::2] == (200, {"late": True})
 
 
 BAD = {

@@ -57,6 +57,8 @@ def main(options: Options) -> int:
         return serve(options)
     if options.export.is_dir():
         raise ValueError(f"--export must be a file to write, such as page.html, got the folder {options.export}")
+    if not options.export.parent.is_dir():
+        raise ValueError(f"--export must be a file in a folder that exists, got {options.export}")
     size = write(load(), options.export)
     print(f"Wrote {options.export}: {size / 1e6:.2f} MB. Open it in a browser; it needs no network.")
     return 0

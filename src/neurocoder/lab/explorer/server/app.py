@@ -29,6 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..page.build import ASSETS
+from .connection import MOST, Connection
 from .inputs import line
 from .runs import Runs
 from .study import BadQuestion, Study
@@ -182,7 +183,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
+        return socket.create_server((host, port), family=family, backlog=MOST, dualstack_ipv6=both)
     except (OSError, UnicodeError) as error:
         raise ValueError(f"--host {host} --port {port} cannot be used: {error}") from None
 
@@ -203,6 +204,8 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         config = uvicorn.Config(
             TokenMiddleware(app, self.token, host, self.port),
+            http=Connection,
+            backlog=MOST,
             log_level="error",
             access_log=False,  # it would show the token
             lifespan="off",

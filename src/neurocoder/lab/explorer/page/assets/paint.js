@@ -1,7 +1,23 @@
 "use strict";
 /* Numbers as colours, on canvases and elsewhere, for light and dark pages. */
 NC.paint = (() => {
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  /* Dark as the system is, unless the address (?theme=dark) or the page around this one asks for a theme. */
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const rule = [...document.styleSheets[0].cssRules].find(({ media }) => media?.mediaText === system.media);
+  const dark = new EventTarget();
+  function follow(theme) {
+    dark.matches = theme === "dark" || (theme !== "light" && system.matches);
+    rule.media.mediaText = dark.matches ? "all" : "not all";
+    document.documentElement.style.colorScheme = dark.matches ? "dark" : "light";
+    dark.dispatchEvent(new Event("change"));
+  }
+  let asked = new URLSearchParams(location.search).get("theme");
+  follow(asked);
+  system.addEventListener("change", () => follow(asked));
+  addEventListener("message", ({ source, data }) => {
+    if (source === parent && data?.theme) follow((asked = data.theme));
+  });
+
   const SCHEMES = {
     light: {
       none: [250, 250, 248],

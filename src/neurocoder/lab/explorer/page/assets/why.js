@@ -41,7 +41,13 @@ NC.why = (root, { app }) => {
         make("ol", { class: "margin" }, ...rows.map(({ item }) => item)),
         sum,
       ),
-      make("div", {}, make("h3", { text: "Slots that matter here" }), list),
+      make(
+        "div",
+        {},
+        make("h3", { text: "Slots that matter here" }),
+        list,
+        make("p", { class: "note", text: "Without these the most probability goes to other classes, whichever they are." }),
+      ),
     ),
   );
 
@@ -76,10 +82,12 @@ NC.why = (root, { app }) => {
         say(number, signed(margin[n]));
       });
       say(sum, `Sum: ${signed(total)} for ${first} against ${second}`);
+      /* The share of the probability that goes to other classes: the total variation of the two answers. */
+      const moved = ({ p }) => p.reduce((sum, share, k) => sum + Math.abs(share - result.p[k]), 0) / 2;
       const effects = result.without.flatMap((slots, kind) =>
-        slots.map((without, slot) => ({ kind, slot, without, drop: total - (without.y[first] - without.y[second]) })),
+        slots.map((without, slot) => ({ kind, slot, without, moved: moved(without) })),
       );
-      effects.sort((a, b) => b.drop - a.drop);
+      effects.sort((a, b) => b.moved - a.moved);
       buttons.forEach((entry, i) => {
         const { kind, slot, without } = effects[i];
         Object.assign(entry, { kind, slot });
