@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from toy import CHAPTER, PLOT, SECTION, TABLE, Toy, record, write
 
 from neurocoder.lab.experiments import load
@@ -52,6 +53,8 @@ def test_differences_pair_by_seed():
         (Estimate([2, 4, 6, 8], 1), "5.0 ± 2.6 (0.9 to 9.1, n=4)"),
         (Estimate([2000, 2100], 0), "2,050 ± 71 (1,415 to 2,685, n=2)"),
         (Estimate([-0.001, 0.001], 1), "0.0 ± 0.0 (0.0 to 0.0, n=2)"),
+        (Estimate([2, 4, 12], 1), "6.0 ± 5.3 (-7.1 to 19.1, n=3)"),
+        (Estimate([2, 4, 12], 1, lowest=0), "6.0 ± 5.3 (0.0 to 19.1, n=3)"),
         (Estimate([5.0, float("nan")]), "not finite (1 of n=2)"),
         (PairedDifference([1.0, 2.0, 3.0], 1), "+2.0 ± 1.0 (-0.5 to +4.5, n=3)"),
     ],
@@ -137,6 +140,35 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_and_its_file_stays(toy, tmp_p
     assert file.name not in page.read_text()
     assert file.is_file()
     assert "toy, preset best: no figure curve: there are no pictures" in capsys.readouterr().err
+
+
+def test_a_figure_without_data_is_left_out(toy, tmp_path, monkeypatch, capsys):
+    sections = Toy.sections
+
+    def empty(self, records, paper):
+        (section,) = sections(self, records, paper)
+        made = Figure()
+        made.subplots(1, 2)
+        return [replace(section, plots=[replace(section.plots[0], draw=lambda: made)])]
+
+    monkeypatch.setattr(Toy, "sections", empty)
+    write(tmp_path, record())
+    assert report.main(report.Options(tmp_path, tmp_path / "page")) == 0
+    assert "no figure curve: the records have nothing to draw in it" in capsys.readouterr().err
+    assert "![" not in (tmp_path / "page" / "toy.md").read_text()
+
+
+def test_reports_say_which_numbers_mean_nothing_and_which_cannot_be_checked(toy, tmp_path, capsys):
+    old = record(preset="best", seed=1)
+    del old.environment["source"]
+    write(tmp_path, record(), old, replace(record(), preset="smoke"))
+    assert report.main(report.Options(tmp_path, tmp_path / "page")) == 0
+    pages = capsys.readouterr().out, *((tmp_path / "page" / name).read_text() for name in ("toy.md", "report.html"))
+    for shown in pages:
+        words = " ".join(shown.split())
+        assert words.count("its numbers mean nothing") == 1
+        assert words.count("1 of these 2 runs are older than the hash of the source in a record") == 1
+        assert words.index("1 of these 2") < words.index("Errors")
 
 
 def test_terminal_shows_markup_as_it_is(capsys):

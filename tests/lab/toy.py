@@ -101,6 +101,7 @@ def record(
         environment={
             "commit": commit,
             "changed": "yes" if commit.endswith("+") else "no",
+            "source": "b" * 64,
             "hardware": hardware,
             "torch": "2.13.0",
         },

@@ -116,6 +116,19 @@ def runs(records: Sequence[Record]) -> str:
     return f"{len(records)} run{'s' * (len(records) > 1)}, {duration(sum(times))} in all"
 
 
+def warnings(preset: str, records: Sequence[Record]) -> list[str]:
+    """What to know before the numbers of a preset are read."""
+    lines = []
+    if preset == "smoke":
+        lines.append("A smoke run only checks that everything works: it hardly trains, and its numbers mean nothing.")
+    if unhashed := sum("source" not in record.environment for record in records):
+        lines.append(
+            f"{unhashed} of these {len(records)} runs are older than the hash of the source in a record: it cannot be "
+            "shown that they ran the unchanged source of their commit, which is marked with ?."
+        )
+    return lines
+
+
 def origin(records: Sequence[Record]) -> str:
     """One line on what produced the records; says where they differ."""
     facts = {
@@ -130,6 +143,7 @@ def origin(records: Sequence[Record]) -> str:
     notes = [
         "A commit with + had changes on top." if "+" in facts["commit"] else "",
         "A commit with ? could not be compared with the source that ran." if "?" in facts["commit"] else "",
+        "Unknown: it was not recorded." if any("unknown" in fact for fact in facts.values()) else "",
         "Not all runs have the same configuration." if any(r.config != records[0].config for r in records) else "",
     ]
     line = "; ".join([runs(records), *(f"{name} {fact}" for name, fact in facts.items())])

@@ -19,7 +19,7 @@ from neurocoder import __version__
 from ..experiments import EXPERIMENTS, Experiment, load
 from ..records import store
 from ..records.files import atomic_write, writability_error
-from ..records.provenance import commands, environment, origin, runs
+from ..records.provenance import commands, environment, origin, runs, warnings
 from ..records.record import Record, plain
 from . import compare as comparison
 from . import html, markdown, text
@@ -138,6 +138,7 @@ def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]
             sections=sections,
             pictures=pictures,
             undrawn=undrawn,
+            warnings=warnings(preset, own),
         )
 
     def found(settings: Mapping[str, Any], own: Sequence[Record]) -> Chapter:

@@ -12,7 +12,7 @@ matplotlib.use("agg")
 
 from matplotlib import pyplot as plt
 
-from .sections import Plot, Section
+from .sections import Plot, Section, UndrawableError
 from .style import render
 
 
@@ -29,6 +29,8 @@ class Picture:
 def draw(plot: Plot, stem: str) -> Picture:
     """A figure as SVG and PNG."""
     figure = plot.draw()
+    if not any(axis.has_data() for axis in figure.axes):
+        raise UndrawableError("the records have nothing to draw in it")
     picture = Picture(stem, render(figure, "svg"), render(figure, "png"))
     plt.close(figure)
     return picture
@@ -51,6 +53,8 @@ class Chapter:
     """By name of the plot."""
     undrawn: Sequence[str] = ()
     """Names of the files of figures that cannot be drawn here: those of an earlier report stay."""
+    warnings: Sequence[str] = ()
+    """What to know before the numbers are read."""
 
 
 def slug(experiment: str, preset: str) -> str:

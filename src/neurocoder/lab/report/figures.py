@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -36,11 +37,15 @@ def panel_figure(
     return figure, axes[:count]
 
 
-def means(axis: Axes, x: Sequence[float], values: Iterable[Sequence[float]], **look: Any) -> None:
-    """A line through the means of the values (n, seeds) at each x (n,), with their 95% intervals."""
-    found = [summary(at) for at in values]
-    half = [each.interval[1] - each.mean if each.interval else 0 for each in found]
-    axis.errorbar(x, [each.mean for each in found], half, **look)
+def means(
+    axis: Axes, x: Sequence[float], values: Iterable[Sequence[float]], lowest: float = -math.inf, **look: Any
+) -> None:
+    """A line through the means of the values (n, seeds) at each x (n,), with their 95% intervals; `lowest` as in
+    `Estimate`."""
+    found = [summary(at, lowest) for at in values]
+    ends = [each.interval or (each.mean, each.mean) for each in found]
+    reach = [[each.mean - low, high - each.mean] for each, (low, high) in zip(found, ends, strict=True)]
+    axis.errorbar(x, [each.mean for each in found], np.transpose(reach), **look)
 
 
 def curves(axis: Axes, runs: Sequence[Curve], centre: Curve, colour: str, line: str = "-", **thin: Any) -> None:

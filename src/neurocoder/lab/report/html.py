@@ -80,6 +80,7 @@ def page(chapters: Sequence[Chapter], facts: dict[str, str]) -> str:
     body += ['<nav aria-label="Contents"><ul>', *contents(chapters), "</ul></nav>", "<main>"]
     for chapter in chapters:
         body.append(f'<h2 id="{anchor(chapter)}">{words(chapter.title)}, preset {words(chapter.preset)}</h2>')
+        body += [f'<p class="warning">{words(line)}</p>' for line in chapter.warnings]
         for number, section in enumerate(chapter.sections):
             body += part(section, chapter, anchor(chapter, number))
         body.append(f"<details><summary>To reproduce</summary><p>{words(chapter.origin)}</p>")

@@ -50,6 +50,7 @@ def page(chapters: Sequence[Chapter]) -> str:
     blocks = [f"# {escape(chapters[0].title)}", f"Built from the records by `neurocoder report`. {LEGEND}"]
     for chapter in chapters:
         blocks.append(f"## Preset {escape(chapter.preset)}")
+        blocks += [f"**Note.** {escape(line)}" for line in chapter.warnings]
         for part in chapter.sections:
             blocks += section(part, chapter.pictures)
         blocks += ["### To reproduce", escape(chapter.origin), "\n".join(["```sh", *chapter.commands, "```"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ class Estimate:
     values: Sequence[float]
     digits: int = 2
     """Decimals to print."""
+    lowest: float = -math.inf
+    """The least that the quantity can be, such as 0 for an error: the interval is cut off there."""
 
 
 class PairedDifference(Estimate):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..records.record import Record
@@ -23,10 +24,12 @@ def table(title: str, rows: Iterable[Row], caption: str = "") -> Table:
     return Table(title, [*rows[0]] if rows else [], [[*row.values()] for row in rows], caption)
 
 
-def estimate(runs: Sequence[Record], metric: str, digits: int = 2, scale: float = 1) -> Estimate | None:
-    """A metric of runs times a factor; None if there is no run with it."""
+def estimate(
+    runs: Sequence[Record], metric: str, digits: int = 2, scale: float = 1, lowest: float = -math.inf
+) -> Estimate | None:
+    """A metric of runs times a factor; None if there is no run with it. `lowest` as in `Estimate`."""
     values = [scale * value for value in metric_by_seed(runs, metric).values()]
-    return Estimate(values, digits) if values else None
+    return Estimate(values, digits, lowest) if values else None
 
 
 def paired(

@@ -38,6 +38,7 @@ def fitting(table: Table, console: Console) -> Grid:
 def chapter(content: Chapter, console: Console) -> Iterator[RenderableType]:
     """What to print on the console, piece by piece."""
     yield Rule(Text(f"{content.title}, preset {content.preset}"))
+    yield from (Text(f"Note. {line}", style="bold") for line in content.warnings)
     for section in content.sections:
         yield Text(f"\n{section.title}", style="bold")
         yield from map(Text, section.text)

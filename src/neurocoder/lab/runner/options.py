@@ -79,7 +79,7 @@ class Options:
     data_root: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
     """Folder of data sets; else NEUROCODER_DATA, else what ships, and what is downloaded."""
     backbone: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Weights of a frozen network, where an experiment needs one; else NEUROCODER_BACKBONE, else they are downloaded."""
+    """Weights of a frozen network, where an experiment needs one; else NEUROCODER_BACKBONE, else what is downloaded."""
 
     def __post_init__(self) -> None:
         validate(self, options=True)

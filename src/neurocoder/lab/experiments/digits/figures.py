@@ -34,7 +34,7 @@ def error_over_steps(
         x = [steps + shift for steps in curve]
         for at, values in zip(x, curve.values(), strict=True):
             axis.plot([at] * len(values), values, ".", color=colour, ms=4, alpha=0.35)
-        means(axis, x, curve.values(), marker=marker, color=colour, linewidth=1, capsize=2.5, label=label)
+        means(axis, x, curve.values(), lowest=0, marker=marker, color=colour, linewidth=1, capsize=2.5, label=label)
     for (label, values), (colour, line) in zip(levels.items(), LEVELS, strict=False):
         low, high = summary(values).interval or (np.nan, np.nan)
         axis.axhspan(low, high, color=colour, alpha=0.15, linewidth=0)

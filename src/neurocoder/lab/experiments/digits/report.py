@@ -108,8 +108,8 @@ def error_table(runs: Runs, measure: str, paper: Mapping[str, Any]) -> Table:
             "variant": variant,
             "parameters": found[0].parameters["total"],
             "paper's parameters": theirs.get(variant),
-            measure: estimate(found, "error"),
-            "training error": estimate(found, "train_error"),
+            measure: estimate(found, "error", lowest=0),
+            "training error": estimate(found, "train_error", lowest=0),
         }
         for variant, found in runs.items()
     ]

@@ -205,7 +205,7 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
     rows: list[Row] = []
     factor, squares = unit(runs), f" times {sequences.scale:,g}²" if sequences.scale != 1 else ""
     for model, records in runs.items():
-        above = estimate(records, "above_floor", scale=factor)
+        above = estimate(records, "above_floor", scale=factor, lowest=0)
         against = {heading: runs[rival] if rival != model else () for heading, rival in rivals.items()}
         rows.append(
             {
@@ -217,7 +217,7 @@ def error_table(runs: Runs, paper: Mapping[str, Any]) -> Table:
                 **{
                     heading: paired(records, theirs, "above_floor", scale=factor) for heading, theirs in against.items()
                 },
-                "at other than first points": estimate(records, "rest", scale=factor),
+                "at other than first points": estimate(records, "rest", scale=factor, lowest=0),
             }
         )
     oracle, begins = sequences.linear_oracle(), sequences.first_points()
