@@ -95,7 +95,7 @@ def test_recoding_twice_is_refused(targets):
 
 
 def replace_forward(layer):
-    layer.forward = layer.forward
+    layer.forward = lambda x, method=layer.forward: method(x)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,33 @@ def test_layers_with_hooks_are_refused(hang):
     before.assert_unchanged()
     nc.recode(model, "*", small())
     assert coded_names(model) == ["0"]
+
+
+def test_the_method_of_the_class_on_an_instance_replaces_nothing():
+    """As it stays behind where a library puts back what it replaced."""
+    model = nn.Sequential(nn.Linear(3, 3))
+    model[0].forward = model[0].forward
+    assert coded_names(nc.recode(model, "0", small())) == ["0"]
+
+
+ADVICE = {
+    "a slip": ("haed", r"Did you mean 'head'\?"),
+    "a parameter": ("head.weight", "It is a parameter of head, not a layer"),
+    "parameters": ("*.weight", r"It is a parameter of embed, body\.0, body\.2\.0 and 5 more, not a layer"),
+    "a regular expression": (
+        r".*\.(0|1)",
+        r"which PEFT takes, it means body\.0, body\.1, body\.2\.0 and 1 more: give",
+    ),
+    "PEFT's word": ("all-linear", r"For what PEFT calls 'all-linear', give the type nn\.Linear"),
+    "nothing like it": ("[zz", r"the model has embed, body, body\.0, .*again, head$"),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_a_target_without_a_match_says_what_it_may_mean(case):
+    target, advice = ADVICE[case]
+    with pytest.raises(ValueError, match=f"targets matched no layer: .*{advice}"):
+        nc.recode(Net(), target, small())
 
 
 def test_a_shared_layer_that_attention_reads_is_refused_under_its_other_name():

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 from accelerate import Accelerator, cpu_offload, disk_offload, dispatch_model
-from client_helpers import coded, llama, logits, recoded, state
+from accelerate.hooks import remove_hook_from_submodules
+from client_helpers import GATES, TOKENS, coded, llama, logits, recoded, state
 from torch import nn
 
 import neurocoder as nc
@@ -62,6 +63,40 @@ def test_dispatched_over_devices_a_model_computes_the_same(tmp_path):
     dispatch_model(model, device_map=places, main_device="cpu", offload_dir=str(tmp_path), force_hooks=True)
     assert model.lm_head.memory.U.is_meta
     torch.testing.assert_close(logits(model), expected)
+
+
+DISPATCHED = {
+    "offloaded": lambda model, folder: cpu_offload(model, execution_device="cpu"),
+    "offloaded to disk": lambda model, folder: disk_offload(model, str(folder), execution_device="cpu"),
+    "on one device": lambda model, folder: dispatch_model(model, device_map={"": "cpu"}, force_hooks=True),
+}
+UNDO = r"Accelerate has dispatched it: undo that with accelerate\.hooks\.remove_hook_from_submodules\(model\), and"
+
+
+@pytest.mark.parametrize("dispatch", DISPATCHED.values(), ids=DISPATCHED)
+def test_a_dispatched_model_is_recoded_as_the_error_says(tmp_path, dispatch):
+    model = llama()
+    expected = logits(model)
+    dispatch(model, tmp_path / "before")
+    name = "model.layers.0.mlp.gate_proj"
+    with pytest.raises(ValueError, match=f"cannot recode '{name}': {UNDO}"):
+        nc.recode(model, name, small())
+    assert not coded(model)
+    remove_hook_from_submodules(model)
+    nc.recode(model, GATES, small())
+    assert len(coded(model)) == 2
+    dispatch(model, tmp_path / "after")
+    torch.testing.assert_close(logits(model), expected)
+
+
+def test_a_dispatched_model_is_restored_as_the_error_says():
+    model = recoded(llama())
+    expected = logits(nc.restore(copy.deepcopy(model), data=TOKENS))
+    cpu_offload(model, execution_device="cpu")
+    with pytest.raises(ValueError, match=rf"cannot restore 'model\.layers\.0\.mlp\.gate_proj': {UNDO}"):
+        nc.restore(model, data=TOKENS)
+    remove_hook_from_submodules(model)
+    torch.testing.assert_close(logits(nc.restore(model, data=TOKENS)), expected)
 
 
 def test_convolutions_are_offloaded_too():

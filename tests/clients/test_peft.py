@@ -117,6 +117,66 @@ def test_an_adapter_checkpoint_holds_the_trained_copy(tmp_path):
     torch.testing.assert_close(logits(again), logits(wrapped.eval()))
 
 
+def test_an_adapters_own_layers_are_recoded_only_by_name():
+    wrapped = get_peft_model(llama(), LoraConfig(r=2, target_modules=["gate_proj"]))
+    plan = nc.plan(wrapped, "*gate_proj*", small())
+    assert [item.names[0].rpartition(".")[2] for item in plan.replacements] == ["base_layer"] * 2
+    assert "lora_A.default, " in str(plan)
+    assert "(it is a part of an adapter of PEFT: to recode it anyway, give its full name)" in str(plan)
+    nc.recode(wrapped, nn.Linear, small())
+    assert not [name for name in coded(wrapped) if "lora" in name]
+    inner = "base_model.model.model.layers.0.mlp.gate_proj.lora_A.default"
+    assert inner in coded(nc.recode(wrapped, inner, small()))
+
+
+def test_a_predicate_that_takes_in_an_adapters_own_layer_is_an_error():
+    wrapped = get_peft_model(llama(), LoraConfig(r=2, target_modules=["gate_proj"]))
+    with pytest.raises(ValueError, match=r"lora_A\.default': it is a part of an adapter of PEFT: to recode it anyway"):
+        nc.recode(wrapped, lambda name, module: "gate_proj" in name and type(module) is nn.Linear, small())
+    assert not coded(wrapped)
+
+
+def test_the_name_of_an_adapted_layer_is_an_error_that_says_where_it_is():
+    wrapped = get_peft_model(llama(), LoraConfig(r=2, target_modules=["gate_proj"]))
+    with pytest.raises(ValueError, match=r"mlp\.gate_proj: it is PEFT's, and what it adapts lies inside: call"):
+        nc.recode(wrapped, "gate_proj", small())
+
+
+@pytest.mark.parametrize(
+    ("target", "advice"),
+    [
+        (r".*\.(gate|up)_proj", r"which PEFT takes, it means model\.layers\.0\.mlp\.gate_proj, .* 1 more: give globs"),
+        ("all-linear", r"give the type nn\.Linear"),
+        ("gate_porj", r"Did you mean 'gate_proj'\?"),
+    ],
+)
+def test_what_peft_takes_as_a_target_is_explained(target, advice):
+    with pytest.raises(ValueError, match=advice):
+        nc.recode(llama(), target, small())
+
+
+def test_a_model_with_adapters_is_restored_beside_them():
+    model = recoded(llama())
+    expected = logits(nc.restore(recoded(llama()), data=TOKENS))
+    wrapped = lora(model).eval()
+    nc.restore(wrapped, data={"input_ids": TOKENS})
+    assert not coded(wrapped)
+    torch.testing.assert_close(logits(wrapped), expected)
+
+
+def test_a_copy_of_modules_to_save_is_restored_after_merging_as_the_error_says():
+    model, wrapped = saved_module()
+    moved(model)
+    expected = logits(wrapped.eval())
+    with pytest.raises(ValueError, match=r"original_module': PEFT calls a copy of it: merge_and_unload\(\) comes"):
+        nc.restore(wrapped, data={"input_ids": TOKENS})
+    assert len(coded(wrapped)) == 2
+    merged = wrapped.merge_and_unload()
+    torch.testing.assert_close(logits(merged), expected)
+    nc.restore(merged, data=TOKENS)
+    assert type(merged.lm_head) is nn.Linear
+
+
 def frozen_base(seed):
     """A network whose plain weights are frozen before it is recoded, so that only what is new trains."""
     torch.manual_seed(0)

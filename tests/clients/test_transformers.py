@@ -4,7 +4,7 @@ import pytest
 import torch
 from client_helpers import GATES, TOKENS, assert_same, coded, gpt2, llama, logits, recoded, state
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 import neurocoder as nc
@@ -208,6 +208,37 @@ def test_a_model_with_other_layers_recoded_is_tied_and_resized_as_ever():
 def test_an_unregistered_kind_is_an_error_that_names_it():
     with pytest.raises(ValueError, match=r"transformer\.h\.0\.mlp\.c_fc.*Conv1D.*register"):
         nc.recode(gpt2(), "transformer.h.0.mlp.c_fc", small())
+
+
+def mixtral():
+    """A mixture of experts, which transformers keeps as parameters of three dimensions."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    return MixtralForCausalLM(MixtralConfig(**sizes, num_attention_heads=2, num_key_value_heads=1, num_local_experts=2))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "*experts",
+            r"experts: its gate_up_proj \(2, 48, 16\) is a stack of layers, such as fused experts",
+        ),
+        ("model.layers.0.mlp.experts", r"cannot recode 'model\.layers\.0\.mlp\.experts': its gate_up_proj"),
+        ("gate_up_proj", r"It is a parameter of model\.layers\.0\.mlp\.experts, not a layer"),
+    ],
+)
+def test_fused_experts_are_refused(target, message):
+    with pytest.raises(ValueError, match=message):
+        nc.recode(mixtral(), target, small())
+
+
+def test_a_mixture_is_recoded_around_its_experts():
+    model = mixtral().eval()
+    expected = logits(model)
+    plan = nc.recode(model, nn.Linear, small())
+    assert {name.rpartition(".")[2] for name in coded(plan)} == {"q_proj", "k_proj", "v_proj", "o_proj", "lm_head"}
+    torch.testing.assert_close(logits(model), expected)
 
 
 @pytest.mark.usefixtures("conv1d_registered")

@@ -14,7 +14,7 @@ from ..layer.base import CodedLayer
 from ..layer.checks import require_module
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
-from ..ops.torch_private import all_hooks
+from .clients import alteration, container, hooks, is_in_adapter
 from .registry import LayerSpec, kind_for, plain_types_for
 from .targets import (
     Match,
@@ -171,12 +171,16 @@ class _Survey:
             return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
         if reason := wrapper_conflict(self.modules, name, "recode"):
             return reason
+        if reason := alteration(plain):
+            return reason
         if (kind := kind_for(plain, config)) is None:
+            if reason := container(plain):
+                return reason
             asked, covered = type(config).__name__, ", ".join(sorted(map(type_name, plain_types_for(config))))
             known = f"{asked} covers {covered}" if covered else f"no kind takes {asked}"
             return f"{type_name(type(plain))} is of an unknown kind: {known}; see nc.register"
-        if has_hooks(plain):
-            return "it has hooks, which would be lost: remove them first and register them again on the new layer"
+        if reason := hooks(plain):
+            return reason
         if "" in names:
             instead = "" if kind.transposed else f", or use {type_name(kind.coded_type)}.from_plain"
             return f"it is the whole model and cannot be replaced in place: put it into a container{instead}"
@@ -186,6 +190,16 @@ class _Survey:
             return str(error)
         after = _count(twin) + sum(twin.stored().values())
         return Replacement(names, plain, kind, config, _count(plain), after, self.ties(plain))
+
+    def reservation(self, item: Replacement) -> str | None:
+        """Why this layer is replaced only if it is given by its full name."""
+        if item.ties:
+            own, other = item.ties[0]
+            what = own.removeprefix(f"{item.names[0]}.")
+            return f"its {what} is tied to {other}: to recode it anyway, and end the tie, give its full name"
+        if is_in_adapter(self.modules, item.names[0]):
+            return "it is a part of an adapter of PEFT: to recode it anyway, give its full name"
+        return None
 
 
 def _choose(
@@ -224,11 +238,9 @@ def _judge(survey: _Survey, meant: list[Match], config_of: Callable[[Target], Co
     if not accepted:
         return reasons[0]
     first, item = accepted[0]
-    if item.ties and not any(match.named for match, _ in accepted):
-        own, other = item.ties[0]
-        what = own.removeprefix(f"{item.names[0]}.")
-        reason = f"its {what} is tied to {other}: to recode it anyway, and end the tie, give its full name"
-        return _skip([match for match, _ in accepted], reason)
+    reservation = survey.reservation(item)
+    if reservation and not any(match.named for match, _ in accepted):
+        return _skip([match for match, _ in accepted], reservation)
     for match, other_item in accepted[1:]:
         if other_item.config != item.config:
             raise ValueError(
@@ -249,11 +261,6 @@ def _skip(meant: list[Match], reason: str) -> str:
 def _by_reason(skipped: Mapping[str, str]) -> dict[str, list[str]]:
     """The names for each reason."""
     return {one: [name for name, reason in skipped.items() if reason == one] for one in dict.fromkeys(skipped.values())}
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether this module has hooks, or a replaced `forward`, that its replacement would lose."""
-    return any(all_hooks(module)) or "forward" in vars(module)
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader
 
 from ..distributed import wrapper_conflict
 from ..inspect.data import calls, require_data, require_fit
-from ..layer.base import CodedLayer
+from ..layer.base import CodedLayer, each_coded_layer
 from ..layer.checks import require_module
 from ..ops.compiled import run_uncompiled, uncompiled
-from .plan import has_hooks
+from .clients import hooks
 from .recode import swap
 from .registry import as_template
 from .targets import Model, Targets, described, modules_by_name, names_of, overview, select, shown, type_name
@@ -47,9 +47,10 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -
         require_data(data, "; targets go before it: nc.restore(model, targets, data=x)")
     modules = modules_by_name(inner)
     chosen = _coded(modules, targets)
+    called = set(each_coded_layer(inner))
     for layer, names in chosen.items():
-        hooks = "it has hooks, which would be lost: remove them first" if has_hooks(layer) else None
-        if reason := wrapper_conflict(modules, names[0], "restore") or hooks:
+        copied = None if layer in called else "PEFT calls a copy of it: merge_and_unload() comes first"
+        if reason := wrapper_conflict(modules, names[0], "restore") or hooks(layer) or copied:
             raise ValueError(f"cannot restore {names[0]!r}: {reason}")
     weights = {layer: weight for layer in chosen if (weight := layer.constant_weight()) is not None}
     varying = {layer: names[0] for layer, names in chosen.items() if layer not in weights}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar
 
@@ -67,7 +70,10 @@ def select(modules: dict[str, nn.Module], targets: Targets) -> list[Match]:
     for target in targets:
         matches = _matches(modules, target)
         if not matches:
-            raise ValueError(f"targets matched no layer: {described(target)}; the model has {overview(modules)}")
+            raise ValueError(
+                f"targets matched no layer: {described(target)}; the model has {overview(modules)}"
+                f"{_advice(modules, target) if isinstance(target, str) else ''}"
+            )
         found += matches
     if not found:
         raise ValueError("targets must name at least one layer, got none")
@@ -79,10 +85,8 @@ def _matches(modules: dict[str, nn.Module], target: Any) -> list[Match]:
     explicit = named = isinstance(target, str) and target in modules
     if named:
         names = [target]
-    elif isinstance(target, str) and any(mark in target for mark in "*?["):
-        names = [name for name in modules if name and fnmatchcase(name, target)]
     elif isinstance(target, str):
-        names = [name for name in modules if target and name.endswith(f".{target}")]
+        names = _named(modules, target)
     elif isinstance(target, type):
         names = [name for name, module in modules.items() if isinstance(module, target)]
     elif callable(target) and not isinstance(target, nn.Module):
@@ -90,6 +94,27 @@ def _matches(modules: dict[str, nn.Module], target: Any) -> list[Match]:
     else:
         raise ValueError(f"targets must be {_TARGETS}, got {described(target)}")
     return [Match(name, target, explicit, named) for name in names]
+
+
+def _named(names: Iterable[str], pattern: str) -> list[str]:
+    """The names that a glob matches, or that end in this suffix."""
+    if any(mark in pattern for mark in "*?["):
+        return [name for name in names if name and fnmatchcase(name, pattern)]
+    return [name for name in names if pattern and name.endswith(f".{pattern}")]
+
+
+def _advice(modules: dict[str, nn.Module], target: str) -> str:
+    """What a target that matches nothing may mean: in PEFT, of a parameter, or but for a slip."""
+    if target == "all-linear":
+        return ". For what PEFT calls 'all-linear', give the type nn.Linear"
+    parameters = {f".{name}.{key}": name for name, module in modules.items() for key in module._parameters}
+    if found := _named(parameters, target):
+        return f". It is a parameter of {overview((parameters[name] for name in found), 3)}, not a layer"
+    with suppress(re.error):
+        if found := [name for name in modules if re.fullmatch(target, name)]:
+            return f". As a regular expression, which PEFT takes, it means {overview(found, 3)}: give globs or suffixes"
+    close = get_close_matches(target, {word for name in modules for word in (name, name.rpartition(".")[2])})
+    return f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def shown(name: str) -> str:
