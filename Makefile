@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LAB := $(VENV)/.lab
 INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .PHONY: help demo run report bench test test-slow check lint docs wheel clean
 
@@ -19,22 +21,28 @@ help:
 	@echo "make wheel  build sdist and wheel into dist, install the wheel into an empty environment, try it"
 	@echo "make clean  remove the virtual environment and caches"
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(LAB): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neurocoder needs Python 3.11 or newer")'
+	@echo "Installing neurocoder and what it needs to run into $(VENV), once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,rl,dev]'
+	$(PIP) -e '.[lab]'
 	@touch $@
 
-demo: $(INSTALLED)
+$(INSTALLED): $(LAB)
+	@echo "Installing what its tests and documentation need into $(VENV), once"
+	$(PIP) -e '.[lab,rl,dev]'
+	@touch $@
+
+demo: $(LAB)
 	$(BIN)/neurocoder demo
 
 run: $(INSTALLED)
 	$(BIN)/neurocoder run $(ARGS)
 
-report: $(INSTALLED)
+report: $(LAB)
 	$(BIN)/neurocoder report $(ARGS)
 
-bench: $(INSTALLED)
+bench: $(LAB)
 	$(BIN)/neurocoder bench $(ARGS)
 
 lint: $(INSTALLED)

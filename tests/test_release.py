@@ -25,6 +25,14 @@ def test_the_version_is_in_one_place():
     assert PROJECT["dynamic"] == ["version"]
 
 
+def test_the_public_workflow_runs_the_tests():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert job["steps"][-1] == {"run": "make test"}
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert lowest in job["strategy"]["matrix"]["python"]
+
+
 def test_the_citation_names_the_paper():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(cited)

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from lines import Lines, command, outcome, run, settings
+from toy import record
 
 import neurocoder as nc
 from conftest import unboxed
-from neurocoder.lab import cli
+from neurocoder.lab import cli, demo
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS, load
+from neurocoder.lab.experiments.digits.models import build_model
+from neurocoder.lab.runner.command import PRESETS
 from neurocoder.lab.runner.options import INSTEAD, parse_run
 
 
@@ -144,6 +147,31 @@ def test_demo_asks_for_the_images_first(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr()
     assert f"error: there is no MNIST in {tmp_path}" in said.err
     assert said.out == ""
+
+
+def test_every_preset_is_explained(capsys):
+    assert set(PRESETS) == {preset for name in EXPERIMENTS for preset in load(name).presets}
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for preset, purpose in PRESETS.items():
+        assert [line for line in lines if line.split() == [preset, *purpose.split()]], preset
+
+
+def test_the_demo_says_what_its_table_shows():
+    errors = dict(zip(demo.MODELS, (7.5, 3.75, 5.0, 5.5), strict=True))
+    first, second = demo.findings({title: record(error=error) for title, error in errors.items()})
+    assert "(J=1) the error ends 2.50 points below the linear classifier's" in first
+    assert "(the MLP) ends 3.75 points below it" in first
+    assert second.startswith("Five steps (J=5) end 0.50 points above one step.")
+
+
+def test_the_demo_compares_no_more_parameters_than_the_linear_classifiers():
+    counts = {}
+    for title, variant in demo.MODELS.items():
+        model = build_model(variant)
+        counts[title] = sum(entry.numel() for entry in model.parameters())
+    assert max(counts.values()) == counts["linear classifier"] == 7_850
+    assert min(counts.values()) == counts["MLP, 200-32-10"] == 6_762
 
 
 def test_a_preset_without_seeds(capsys, monkeypatch):
