@@ -72,7 +72,8 @@ def attention(programs: Composition, memory: str = "u", inputs: int | None = Non
 
     Args:
         programs: of one call; several programs for an input (positions of a sequence) are averaged.
-        memory: `"u"`, `"v"` or `"s"`; a growing layer has one attention for all, over its P written slots.
+        memory: `"u"`, `"v"` or `"s"`, or another one that this kind of layer reads; a growing layer has one attention
+            for all, over its P written slots.
         inputs: N, if it is not the first dimension; one dimension must have this size.
 
     Example:
@@ -80,9 +81,9 @@ def attention(programs: Composition, memory: str = "u", inputs: int | None = Non
         >>> nc.inspect.attention(layer.programs(torch.randn(32, 8)), "v").shape
         torch.Size([32, 10])
     """
-    if memory not in MEMORIES:
-        raise ValueError(f"memory must be among {', '.join(MEMORIES)}, got {memory!r}")
     read = _reads(programs)
+    if memory not in (known := dict.fromkeys([*MEMORIES, *read])):
+        raise ValueError(f"memory must be among {', '.join(known)}, got {memory!r}")
     return _by_input(_plain(read.get(memory, read["u"])).mean(-2), 1, inputs)
 
 

@@ -9,6 +9,8 @@ import neurocoder as nc
 from neurocoder.lab.explorer.server.inputs import gathered
 from neurocoder.lab.explorer.server.runs import Runs
 from neurocoder.lab.explorer.server.study import Study
+from neurocoder.surgery import registry
+from test_new_kind import GatedConfig, GatedLinear
 
 NAMELESS = """
 () => [...document.querySelectorAll("button, input, select, canvas[role], svg[role=img]")].filter((one) => {
@@ -71,6 +73,7 @@ def test_layers_groups_inputs_growth_and_drift(browser, server, width, scheme):
     assert "2 coded layers" in page.inner_text("#facts")
     assert page.locator("#usage tbody tr").count() == GROUPS
     assert page.locator("#clusters .group").count() == GROUPS
+    assert page.locator("#clusters .slot-bars rect[height='10']").count() == GROUPS, "a full bar in each group"
     assert not page.locator("#growth").is_visible()
 
     page.locator(".group .thumb").nth(1).click()
@@ -175,8 +178,8 @@ def test_values_of_many_slots_are_read_with_arrow_keys(browser):
     nc.recode(model, "0", nc.ProgramConfig(slots=500, steps=2, heads=2, least_used=1, hidden=4))
     with serving(Study(model, gathered(torch.randn(20, 6), 20))) as server:
         page, faults, _ = opened(browser, server, 390)
-        assert "Full colour: attention 0.0" in page.inner_text("#input")
-        assert "attention 0.00." not in page.inner_text("#input")
+        assert "Full colour: 0.0" in page.inner_text("#input")
+        assert "colour: 0.00." not in page.inner_text("#input")
         canvas = page.locator("#input .wide-heat canvas").first
         assert "4 rows, 500 slots. Arrow keys read the values." in canvas.get_attribute("aria-label")
         assert page.locator(".cell-cursor:visible").count() == 0
@@ -200,6 +203,32 @@ def test_values_of_many_slots_are_read_with_arrow_keys(browser):
         assert page.locator(".cell-cursor:visible").count() == 1
         page.keyboard.press("Tab")
         assert shown.inner_text().strip() == "", "nothing is shown once the keyboard is elsewhere"
+        assert page.evaluate("() => document.documentElement.scrollWidth") == 390
+        assert faults == []
+        page.context.close()
+
+
+def test_a_kind_of_ones_own_is_shown_by_what_it_says_of_itself(browser, monkeypatch):
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    nc.register(torch.nn.Linear, GatedLinear)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 3))
+    nc.recode(model, "0", GatedConfig(slots=4, residual=False))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(20, 6)
+    decides = ", ".join(f"{round(value, 5):.3g}" for value in model[0].programs(x[:1]).matrix.flatten().tolist())
+    with serving(Study(model, gathered((x, torch.arange(20) % 2), 20))) as server:
+        page, faults, _ = opened(browser, server, 390)
+        assert page.locator(".layer .note").all_inner_texts()[1] == "slots=4 residual=false"
+        assert "4 rows carry 80% of what is read" in page.inner_text("#usage-about")
+        assert page.locator("#usage .choice span").all_inner_texts() == ["U", "V"]
+        assert "rows of U it reads" in page.inner_text("#clusters")
+        captions = page.locator("#input caption").all_inner_texts()
+        assert captions == ["How much each row of U is read", "How much each row of V is read"]
+        assert page.locator("#input .heat >> nth=0").locator("tbody th").all_inner_texts() == ["1", "2", "3", "4"]
+        assert page.locator("#input .sigma-bars").count() == 0
+        assert f"What decides the program: {decides}." in page.inner_text("#input")
+        assert not any(word in page.inner_text("main") for word in ("undefined", "NaN", "null"))
         assert page.evaluate("() => document.documentElement.scrollWidth") == 390
         assert faults == []
         page.context.close()

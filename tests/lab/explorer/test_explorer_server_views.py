@@ -18,6 +18,7 @@ from neurocoder.lab.cli import main
 from neurocoder.lab.explorer import command as explore
 from neurocoder.lab.explorer.server.inputs import gathered
 from neurocoder.lab.explorer.server.study import Study
+from test_new_kind import GatedLinear
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,45 @@ def test_sequences_repeated_calls_and_layers_without_programs():
     expected = ((once + twice) / 2).mean(0)
     torch.testing.assert_close(torch.tensor(found.layer(0)["usage"]["mean"][0]), expected, atol=1e-5, rtol=0)
     assert found.pictures is None
+
+
+class Reads:
+    """What a layer of an unknown kind may say of its programs: no tensor of the paper's, memories of any size."""
+
+    grows = False
+
+    def __init__(self, x):
+        self.x = x
+
+    def reads(self):
+        return {"u": self.x.abs().unsqueeze(-2), "w": torch.ones(*self.x.shape[:-1], 2, 7)}
+
+    def title(self, memory):
+        return {"u": "direction of $M_U$", "w": "word"}[memory]
+
+    def detach(self):
+        return self
+
+
+class Unknown(GatedLinear):
+    def programs(self, x, control=None):
+        return Reads(x)
+
+
+def test_any_kind_is_seen_by_what_it_says_of_its_programs():
+    x = torch.randn(6, 4)
+    found = Study(nn.Sequential(Unknown(4, 3)), gathered(x, 6))
+    layer, one = valid(found.layer(0)), valid(found.inspect(0, 2))
+    assert layer["titles"] == {"u": "direction of U", "w": "word"}
+    torch.testing.assert_close(torch.tensor(layer["usage"]["mean"][0]), x.abs().mean(0), atol=1e-5, rtol=0)
+    assert layer["usage"]["mean"][1] == [1.0] * 7
+    assert one["titles"] == ["direction of U", "word"]
+    torch.testing.assert_close(torch.tensor(one["attention"][0]), x[2:3].abs(), atol=1e-5, rtol=0)
+    assert one["attention"][1] == [[1.0] * 7] * 2
+    assert (one["sigma"], one["gate"], one["heads"], one["decides"]) == (None, None, None, None)
+    empty = nn.Sequential(Unknown(4, 3))
+    empty[0].programs = lambda x, control=None: Reads(x[:, :0])
+    assert Study(empty, gathered(x, 6)).layer(0) == {"problem": "it has no slots"}
 
 
 def test_compiled_models_and_numbers_that_are_not_finite():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 import neurocoder as nc
 
 DIGITS = 5
-MEMORIES = ("u", "v", "s")
+MARKS = re.compile(r"\$(M_)?")
+"""Of formulas, in titles."""
 
 
 def many(count: int, thing: str) -> str:
@@ -39,16 +41,16 @@ def rounded_to(value: Any, digits: int) -> Any:
 
 def leading(programs: Any) -> tuple[int, ...]:
     """The dimensions of the programs of one call: inputs, positions."""
-    return tuple(programs.reads()["u"].shape[:-2]) if hasattr(programs, "reads") else ()
+    return tuple(programs.reads()["u"].shape[:-2])
 
 
 class Layer:
-    """One coded layer: how each input reads its slots."""
+    """One coded layer: how each input reads its slots, whatever kind it is of (`reads`, `title` and `vectors`)."""
 
     def __init__(self, name: str, module: nc.CodedLayer) -> None:
         self.name, self.module, self.grows = name, module, module.grows
-        self.kinds = ("u",) if self.grows else MEMORIES  # the memories whose slots are read
-        self.read: list[Tensor] = []  # for each batch: attention over the slots of each memory (n, kinds, P)
+        self.titles: dict[str, str] = {}  # what the columns of each memory are, such as "slot of U"
+        self.read: list[list[Tensor]] = []  # for each batch and memory: how much the slots are read (n, P)
         self.decided: list[Tensor] = []  # for each batch: what decides the programs (n, D)
         self.axis: int | None = None  # the dimension of the inputs, where their number does not tell
         self.problem = "" if module.has_programs else "this kind of layer keeps no programs to look at"
@@ -60,17 +62,19 @@ class Layer:
         if not calls:
             self.problem = "the model did not call it on this data"
             return
-        if not all(hasattr(one, "sigma") or getattr(one, "grows", False) for one in calls):
-            self.problem = "its programs are of a kind that this page does not know"
+        reads = calls[0].reads()
+        if not reads["u"].shape[-1]:
+            self.problem = "it has no slots"
             return
+        self.titles = {memory: MARKS.sub("", calls[0].title(memory)) for memory in reads}
         calls = [self._first(one, size) for one in calls]
         try:
-            read = [torch.stack([nc.inspect.attention(one, kind, size) for kind in self.kinds], 1) for one in calls]
+            read = [[nc.inspect.attention(one, memory, size) for one in calls] for memory in reads]
             decided = [nc.inspect.vectors(one, size) for one in calls]
         except ValueError:
             self.problem = "its programs cannot be told apart by input: one program serves several inputs"
             return
-        self.read.append(torch.stack(read).mean(0))
+        self.read.append([torch.stack(of_calls).mean(0) for of_calls in read])
         self.decided.append(torch.stack(decided).mean(0))
 
     def unsure(self, calls: list[Any], size: int) -> bool:
@@ -85,15 +89,15 @@ class Layer:
     def _first(self, programs: Any, size: int) -> Any:
         """Programs with the inputs first, where that was found out."""
         shape, axis = leading(programs), self.axis or 0
-        if not axis or axis >= len(shape) or shape[axis] != size:
+        if not axis or axis >= len(shape) or shape[axis] != size or not isinstance(programs, tuple):
             return programs
         parts = ((value, isinstance(value, Tensor) and value.shape[: len(shape)] == shape) for value in programs)
         return type(programs)(*(value.movedim(axis, 0) if has_inputs else value for value, has_inputs in parts))
 
     @cached_property
-    def attention(self) -> Tensor:
-        """(N, kinds, P)"""
-        return torch.cat(self.read)
+    def attention(self) -> list[Tensor]:
+        """(N, P) of each memory"""
+        return [torch.cat(parts) for parts in zip(*self.read, strict=True)]
 
     @cached_property
     def vectors(self) -> Tensor:
@@ -103,7 +107,11 @@ class Layer:
     @cached_property
     def finite(self) -> Tensor:
         """Which inputs have a program of finite numbers (N,); the others are left out of all means and groups."""
-        return self.vectors.isfinite().all(1) & self.attention.flatten(1).isfinite().all(1)
+        return torch.stack([part.isfinite().all(1) for part in (self.vectors, *self.attention)]).all(0)
+
+    def usage(self, inputs: Tensor) -> list[Any]:
+        """How much each slot is read, for each memory: the mean over some inputs (N,)."""
+        return [rounded(attention[inputs & self.finite].mean(0)) for attention in self.attention]
 
     @property
     def note(self) -> str:
@@ -129,7 +137,7 @@ class Layer:
     def facts(self) -> dict[str, Any]:
         """For the list of layers."""
         counts = nc.count_parameters(self.module)
-        config = self.module.config.to_dict()
+        config = {name: value for name, value in self.module.config.to_dict().items() if name != "kind"}
         return {
             "name": self.name or "(the model itself)",
             "kind": type(self.module).__name__,

@@ -101,7 +101,7 @@ class Runs:
         batch = self.study.inputs.one(0).to(self.study.device)
         plain = nc.restore(copy.deepcopy(self.study.model), data=batch.kwargs or batch.args)  # load recodes as it was
         layers = Study(nc.load(path, plain), self.study.inputs, images=False).layers
-        return {name: layer.attention[layer.finite, 0].mean(0) for name, layer in layers.items() if not layer.problem}
+        return {name: layer.attention[0][layer.finite].mean(0) for name, layer in layers.items() if not layer.problem}
 
 
 def titles(records: Sequence[Record]) -> list[str]:

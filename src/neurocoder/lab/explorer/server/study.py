@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import neurocoder as nc
 
 from .inputs import Batch, Inputs, line
-from .layer import DIGITS, MEMORIES, Layer, coded, rounded, rounded_to, told
+from .layer import DIGITS, Layer, coded, rounded_to, told
 
 TYPICAL = 12
 """Inputs of a group that are shown."""
@@ -24,6 +24,8 @@ NEAREST = 12
 """Inputs with the most similar programs that are shown."""
 LABELS = 40
 """Labels that are shown; the most frequent ones."""
+ROWS = 60
+"""Components of an input that are told one by one; of more, their mean."""
 SLOTS = 400
 """Written slots of a growing layer that are told one by one: the most visited ones."""
 
@@ -165,19 +167,19 @@ class Study:
         if found.problem:
             return {"problem": found.problem}
         with self.lock:
-            result = {"kinds": list(found.kinds), "usage": self.usage(found), "clusters": self.clusters(found)}
+            result = {"titles": found.titles, "usage": self.usage(found), "clusters": self.clusters(found)}
             result["note"] = found.note
             if found.grows:
                 result["growth"] = self.growth(found)
         return result
 
     def usage(self, layer: Layer) -> dict[str, Any]:
-        """`mean` (kinds, P), and `by_label` (kinds, L, P) with the `labels` (L,)."""
-        result: dict[str, Any] = {"mean": rounded(layer.attention[layer.finite].mean(0))}
+        """Of each memory: `mean` (P,), and `by_label` (L, P) with the `labels` (L,)."""
+        result: dict[str, Any] = {"mean": layer.usage(layer.finite)}
         if self.inputs.labels is not None:
-            inside = {name: (self.inputs.labels == name) & layer.finite for name in self.frequent}
-            means = {name: layer.attention[mine].mean(0) for name, mine in inside.items() if mine.any()}
-            result |= {"labels": list(means), "by_label": rounded(torch.stack(list(means.values()), 1))}
+            inside = {name: self.inputs.labels == name for name in self.frequent}
+            rows = {name: layer.usage(mine) for name, mine in inside.items() if (mine & layer.finite).any()}
+            result |= {"labels": list(rows), "by_label": list(zip(*rows.values(), strict=True))}
         return result
 
     def clusters(self, layer: Layer) -> dict[str, Any]:
@@ -189,7 +191,7 @@ class Study:
             one: dict[str, Any] = {
                 "size": int(inside.sum()),
                 "typical": found.typical(group, TYPICAL).tolist(),
-                "usage": rounded(layer.attention[inside].mean(0)),
+                "usage": layer.usage(inside)[0],
             }
             if self.inputs.labels is not None:
                 own = self.inputs.labels[inside]
@@ -201,7 +203,7 @@ class Study:
         """When slots were written, and what they serve; slots in order of writing."""
         module: Any = layer.module
         found = nc.inspect.written(module)
-        use = layer.attention[:, 0][:, found.slots] if len(found.slots) else layer.attention.new_zeros(1, 0)
+        use = layer.attention[0][:, found.slots] if len(found.slots) else torch.zeros(1, 0)
         if len(found.slots):
             use = torch.where(layer.finite.unsqueeze(1), use, 0.0)
         shown = found.visits.argsort(descending=True, stable=True)[:SLOTS].sort().values
@@ -282,16 +284,20 @@ class Study:
         others = iter((*second.args, *second.kwargs.values()))
         return first.changed(lambda value: _mixed(value, next(others), way))
 
-    def _components(self, layer: Layer, programs: nc.Programs) -> dict[str, Any]:
-        """`attention` (3, r, P), `sigma` (r,) and the residual's `gate`, each the mean over positions."""
-        config: Any = layer.module.config
-        parts = [getattr(programs, kind).flatten(0, -3).float().mean(0) for kind in MEMORIES]
-        gate = None if programs.gate is None else rounded_to(float(programs.gate.float().mean()), 4)
+    def _components(self, layer: Layer, programs: Any) -> dict[str, Any]:
+        """`attention` of each memory (r, P); of kinds that have them, singular values `sigma`, the residual's `gate`,
+        the number of `heads`, and a short vector that `decides`. Each is the mean over positions."""
+        reads = [values.flatten(0, -3).float().mean(0) for values in programs.reads().values()]
+        config, sigma, gate = layer.module.config, getattr(programs, "sigma", None), getattr(programs, "gate", None)
+        heads = getattr(config, "heads", 0)
+        decides = programs.vectors().flatten(0, -2).float().mean(0) if hasattr(programs, "vectors") else torch.empty(0)
         return {
-            "attention": told(torch.stack(parts)),
-            "sigma": told(programs.sigma.flatten(0, -2).float().mean(0)),
-            "gate": gate,
-            "heads": config.heads,
+            "attention": [told(values if len(values) <= ROWS else values.mean(0, keepdim=True)) for values in reads],
+            "titles": list(layer.titles.values()),
+            "sigma": None if sigma is None else told(sigma.flatten(0, -2).float().mean(0)),
+            "gate": None if gate is None else rounded_to(float(gate.float().mean()), 4),
+            "heads": heads if heads * getattr(config, "steps", 0) == len(reads[0]) else None,
+            "decides": told(decides) if 0 < len(decides) <= ROWS else None,
         }
 
     def _slots(self, programs: nc.GrowingPrograms) -> dict[str, Any]:

@@ -24,6 +24,7 @@ NC.clusters = (root, app) => {
 
   function show(layer) {
     const { groups, labels, silhouette } = layer.clusters;
+    const slots = layer.titles.u.replace(/ of |$/, "s$&");
     const clear =
       silhouette >= 0.5
         ? "The groups are distinct"
@@ -34,7 +35,7 @@ NC.clusters = (root, app) => {
       about,
       groups.length === 1
         ? "All inputs have the same program: this layer makes no difference between them."
-        : `${groups.length} groups, found by k-means over the attention of all components. ${clear} (silhouette ${silhouette.toFixed(2)}).`,
+        : `${groups.length} groups, found by k-means over what decides the programs. ${clear} (silhouette ${silhouette.toFixed(2)}).`,
     );
     root.replaceChildren(
       make(
@@ -56,8 +57,8 @@ NC.clusters = (root, app) => {
             make(
               "figure",
               {},
-              NC.heat.bars(group.usage[0], 0, `Mean attention of group ${n + 1} over the slots`, false),
-              make("figcaption", { text: layer.growth ? "slots it reads" : "slots of U it reads" }),
+              NC.heat.bars(group.usage, 0, `How much group ${n + 1} reads the ${slots}`, false),
+              make("figcaption", { text: `${slots} it reads` }),
             ),
             group.labels
               ? make("figure", {}, labelBars(group.labels, labels), make("figcaption", { text: "inputs of each label" }))

@@ -65,7 +65,7 @@ NC.input = (root, app) => {
           svg("text", { x: (76 * value) / top + 2, y: 7 * n + 5.4, text: NC.heat.number(value) }),
         ]),
       ),
-      make("figcaption", { text: "singular values σ, by component" }),
+      make("figcaption", { text: "singular values σ" }),
     );
   }
 
@@ -91,9 +91,9 @@ NC.input = (root, app) => {
 
   function draw(answer) {
     const picture = app.pictures.image(index, other === null ? null : answer.picture);
-    const rows = answer.attention && answer.attention[0].map((_, n) =>
-      answer.heads > 1 ? `${Math.floor(n / answer.heads) + 1}·${(n % answer.heads) + 1}` : String(n + 1),
-    );
+    const { heads } = answer;
+    const row = (_, n, all) =>
+      heads > 1 ? `${Math.floor(n / heads) + 1}·${(n % heads) + 1}` : heads || all.length > 1 ? n + 1 : "all";
     const top = answer.attention && Math.max(...answer.attention.map(NC.heat.most));
     const labels = app.summary.labels;
     const group = answer.group === null ? "" : `Nearest group: ${answer.group + 1}.`;
@@ -136,16 +136,19 @@ NC.input = (root, app) => {
             "div",
             { class: "heats" },
             ...answer.attention.map((matrix, kind) =>
-              NC.heat.draw(matrix, rows, kind, {
-                caption: `Attention over ${"UVS"[kind]}`,
-                corner: answer.heads > 1 ? "step·head" : "step",
+              NC.heat.draw(matrix, matrix.map(row), kind, {
+                caption: `How much each ${answer.titles[kind]} is read`,
+                corner: heads > 1 ? "step·head" : heads ? "step" : "",
                 top,
               }),
             ),
-            sigmas(answer.sigma),
+            answer.sigma ? sigmas(answer.sigma) : "",
           )
         : slots(answer.slots),
-      top ? make("p", { class: "note", text: `Full colour: attention ${NC.heat.number(top)}.` }) : "",
+      top ? make("p", { class: "note", text: `Full colour: ${NC.heat.number(top)}.` }) : "",
+      answer.decides
+        ? make("p", { class: "note number", text: `What decides the program: ${answer.decides.map((value) => NC.heat.number(value)).join(", ")}.` })
+        : "",
       ...(answer.nearest.length
         ? [
             make("h3", { text: "Inputs with the most similar programs" }),
@@ -154,7 +157,7 @@ NC.input = (root, app) => {
               { class: app.pictures.none ? "indices" : "thumbs strip-of" },
               ...answer.nearest.map(([at, distance]) => app.pictures.button(at, NC.heat.number(distance, 2))),
             ),
-            make("p", { class: "note", text: "Numbers: distance between the attention vectors." }),
+            make("p", { class: "note", text: "Numbers: distance between what decides the programs." }),
           ]
         : []),
     );

@@ -32,7 +32,7 @@ NC.start = async () => {
     const [outputs, inputs, ...kernel] = layer.shape;
     const size = `${inputs} → ${outputs}${kernel.length ? `, kernel ${kernel.join(" × ")}` : ""}`;
     if (layer.grows) return [size, `up to ${number(c.max_slots ?? c.slots)} slots of rank ${c.rank}`];
-    if (c.slots) return [size, `P=${c.slots} J=${c.steps} H=${c.heads}`];
+    if (c.steps && c.heads) return [size, `P=${c.slots} J=${c.steps} H=${c.heads}`];
     return [size, Object.entries(c).map(([key, value]) => `${key}=${value}`).join(" ").slice(0, 60)];
   };
   const buttons = summary.layers.map((layer, place) =>

@@ -11,8 +11,10 @@ NC.usage = (root, app) => {
   let kind = 0;
 
   function show(layer) {
-    const { usage, kinds } = layer;
+    const { usage, titles } = layer;
+    const kinds = Object.keys(titles);
     kind = Math.min(kind, kinds.length - 1);
+    const [slot] = titles[kinds[kind]].split(" of ");
     const mean = usage.mean[kind];
     const total = mean.reduce((a, b) => a + b, 0) || 1;
     const order = mean.map((_, i) => i).sort((a, b) => mean[b] - mean[a]);
@@ -22,8 +24,8 @@ NC.usage = (root, app) => {
     const empty = layer.growth && !layer.growth.written;
     say(
       about,
-      empty ? "No slot is written yet: the layer does what it did before it was recoded." : `Mean attention over ${app.summary.inputs.toLocaleString("en")} inputs. ` +
-        `${count} of ${mean.length} slots carry 80% of it; slot ${order[0] + 1} is read most. ` +
+      empty ? "No slot is written yet: the layer does what it did before it was recoded." : `Means over ${app.summary.inputs.toLocaleString("en")} inputs. ` +
+        `${count} of ${mean.length} ${slot}s carry 80% of what is read; ${slot} ${order[0] + 1} is read most. ` +
         `${idle ? `${idle} ${idle === 1 ? "is" : "are"} hardly read.` : "None is idle."}` +
         `${layer.note ? ` ${layer.note}.` : ""}`,
     );
@@ -32,7 +34,7 @@ NC.usage = (root, app) => {
         ? choice(
             "kind",
             "Slots of",
-            kinds.map((name, i) => [i, name.toUpperCase(), MEANINGS[name]]),
+            kinds.map((name, i) => [i, name.toUpperCase(), titles[name]]),
             kind,
             (value) => {
               kind = Number(value);
@@ -41,9 +43,9 @@ NC.usage = (root, app) => {
             },
           )
         : "",
-      kinds.length > 1 ? make("p", { class: "note", text: MEANINGS[kinds[kind]] }) : "",
+      kinds.length > 1 ? make("p", { class: "note", text: MEANINGS[kinds[kind]] ?? titles[kinds[kind]] }) : "",
       make("h3", { text: "All inputs" }),
-      NC.heat.bars(mean, kind, `Mean attention of ${mean.length} slots`, true),
+      NC.heat.bars(mean, kind, `How much each of ${mean.length} ${slot}s is read`, true),
     ];
     if (usage.by_label) {
       parts.push(
