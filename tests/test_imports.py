@@ -14,7 +14,7 @@ PUBLIC = {f"neurocoder.{module.__name__.rpartition('.')[2]}": module for module 
 PUBLIC |= {"neurocoder": nc, "neurocoder.reference": reference, "neurocoder.growing.reference": growing_reference}
 LIBRARY = [path for path in sorted(SOURCE.rglob("*.py")) if "lab" not in path.relative_to(SOURCE).parts]
 LAB = sorted((SOURCE / "lab").rglob("*.py"))
-KINDS = ("program", "growing", "baselines")
+KINDS = ("program", "growing", "baselines", "exact")
 
 
 def imported(path):

@@ -10,6 +10,7 @@ from .baselines import (
     StoredProgramLinear,
 )
 from .checkpoint import CheckpointError, load, save
+from .exact import ExactConfig, ExactLinear, ExactPrograms, exact
 from .growing import (
     GrowingConfig,
     GrowingConv1d,
@@ -58,6 +59,9 @@ __all__ = [
     "Config",
     "Conv1d",
     "Conv2d",
+    "ExactConfig",
+    "ExactLinear",
+    "ExactPrograms",
     "GrowingConfig",
     "GrowingConv1d",
     "GrowingConv2d",
@@ -86,6 +90,7 @@ __all__ = [
     "coded_layers",
     "control",
     "count_parameters",
+    "exact",
     "functional",
     "grow",
     "inspect",

@@ -183,7 +183,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
         state = inner.state_dict(keep_vars=True)
         if version == 1:
             tensors = _renamed(tensors, state)
-        _check_fit(state, tensors, file)
+        _check_fit(inner, state, tensors, file)
         inner.load_state_dict(
             {name: sharded_like(tensors[name], to) if is_sharded(to) else tensors[name] for name, to in state.items()}
         )
@@ -302,8 +302,10 @@ def _empty_like(name: str, plain: nn.Module, entry: SavedLayer) -> nn.Module:
         raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {error}") from error
 
 
-def _check_fit(state: dict[str, Any], tensors: dict[str, Tensor], file: Path) -> None:
+def _check_fit(model: nn.Module, state: dict[str, Any], tensors: dict[str, Tensor], file: Path) -> None:
     """Require the same names, shapes and ties in the model and in the file."""
+    layers = ((name, module) for name, module in modules_by_name(model).items() if isinstance(module, CodedLayer))
+    resizable = {f"{name}.{own}".removeprefix(".") for name, layer in layers for own in layer.resizable}
     missing, unknown = sorted(set(state) - set(tensors)), sorted(set(tensors) - set(state))
     if missing or unknown:
         parts = [f"lacks {', '.join(missing[:3])}"] if missing else []
@@ -314,7 +316,7 @@ def _check_fit(state: dict[str, Any], tensors: dict[str, Tensor], file: Path) ->
         stored = tensors[name]
         if tensor.is_meta:
             raise CheckpointError(f"{name} is on the meta device: call model.to_empty(device=...) before nc.load")
-        if tensor.shape != stored.shape:
+        if tensor.shape != stored.shape and name not in resizable:
             raise CheckpointError(
                 f"{file} is of another architecture: {name} is {tuple(stored.shape)} there "
                 f"and {tuple(tensor.shape)} in the model"

@@ -325,6 +325,11 @@ class CodedLayer(nn.Module):
         if self.R is not None:
             yield self.R
 
+    @property
+    def resizable(self) -> tuple[str, ...]:
+        """Names of saved tensors whose size depends on what was learned; loading takes the size that was saved."""
+        return ()
+
     def stored(self) -> dict[str, int]:
         """Numbers that the layer keeps besides its parameters, by part, such as keys that are not trained."""
         return {}

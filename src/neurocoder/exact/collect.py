@@ -1,0 +1,73 @@
+"""Observing an exact layer inside a model while the model runs."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from .layer import ExactLinear
+
+
+class Collector:
+    """What `exact` returns: it keeps the inputs of the layer's last call until `observe` or `forget` takes them."""
+
+    def __init__(self, layer: ExactLinear) -> None:
+        self.layer = layer
+        self._inputs: tuple[Tensor, Tensor | None] | None = None
+        self._handle: Any = layer.register_forward_pre_hook(self._keep, with_kwargs=True)
+
+    def _keep(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x: Tensor = kwargs["x"] if "x" in kwargs else args[0]
+        control = self.layer.resolve_control(kwargs.get("control", args[1] if len(args) > 1 else None))
+        self._inputs = x.detach(), None if control is None else control.detach()
+
+    def _taken(self) -> tuple[Tensor, Tensor | None]:
+        if self._inputs is None:
+            raise ValueError("the model has not been called since the last observe or forget: call model(x) first")
+        inputs, self._inputs = self._inputs, None
+        return inputs
+
+    def basis(self) -> None:
+        """`layer.basis` of the last call's inputs."""
+        x, control = self._taken()
+        self.layer.basis(x, control)
+
+    def observe(self, y: Tensor, weight: Tensor | None = None) -> None:
+        """`layer.observe` of the last call's inputs, with these labels or targets."""
+        x, control = self._taken()
+        self.layer.observe(x, y, weight, control=control)
+
+    def forget(self, y: Tensor, weight: Tensor | None = None) -> None:
+        """`layer.forget` of the last call's inputs."""
+        x, control = self._taken()
+        self.layer.forget(x, y, weight, control=control)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle.remove()
+        self._inputs = None
+
+
+def exact(model: nn.Module, name: str) -> Collector:
+    """Watch the exact layer of this name while the model runs, to observe what reaches it.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        >>> model = nc.recode(model, "2", nc.ExactConfig(slots=5, rank=2))
+        >>> x, y = torch.randn(64, 8), torch.randint(3, (64,))
+        >>> with nc.exact(model, "2") as head, torch.no_grad():
+        ...     _ = model(x)
+        ...     head.basis()
+        ...     _ = model(x)
+        ...     head.observe(y)
+        >>> _ = model[2].solve()
+        >>> model(x).shape
+        torch.Size([64, 3])
+    """
+    layer = dict(model.named_modules()).get(name) if isinstance(model, nn.Module) else None
+    if not isinstance(layer, ExactLinear):
+        raise ValueError(f"name must be that of an ExactLinear in the model, got {name!r}: nc.recode it first")
+    return Collector(layer)

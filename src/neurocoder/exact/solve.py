@@ -1,0 +1,68 @@
+"""Ridge regression from sums alone, with the ridge chosen by generalised cross-validation."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .sums import Sums
+
+RIDGES = 61
+"""Candidates for the ridge, from 1e-12 to 1 times the largest eigenvalue of G."""
+WORST_CONDITION = 1e13
+"""Above this condition number, float64 leaves fewer than three digits of the weights."""
+
+
+class Solution(NamedTuple):
+    """What `solve` chose and found.
+
+    Example:
+        >>> head = nc.ExactLinear(4, 2, exact=nc.ExactConfig(features="none"))
+        >>> head.observe(torch.randn(100, 4), torch.randn(100, 2))
+        >>> solution = head.solve(ridge=1.0)
+        >>> solution.ridge, 0 < solution.freedom < 5  # of 4 inputs and a constant
+        (1.0, True)
+    """
+
+    ridge: float
+    """Added to the diagonal of G."""
+    condition: float
+    """The condition number of G + ridge I."""
+    freedom: float
+    """Effective degrees of freedom, tr G (G + ridge I)^-1."""
+    error: float
+    """The estimate of the mean squared error on new samples, by generalised cross-validation."""
+
+
+def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
+    """`V = (G + ridge I)^-1 B` (M, C), by an eigendecomposition of G.
+
+    With `ridge=None` the candidate with the least GCV score `n RSS / (n - tr H)²` is taken (Golub, Heath & Wahba,
+    1979), where RSS and the trace of the hat matrix H follow from G, B and the sum of y².
+    """
+    values, axes = torch.linalg.eigh(sums.G.sum(0))
+    values, samples = values.clamp(min=0), sums.weight.sum()
+    projected = axes.mT @ sums.B
+    power = projected.square().sum(1)
+    top = values[-1].clamp(min=1e-300)
+    if ridge is None:
+        ridges = top * torch.logspace(-12, 0, RIDGES, dtype=torch.float64, device=values.device)
+    else:
+        ridges = torch.tensor([ridge], dtype=torch.float64, device=values.device)
+    shifted = values + ridges.unsqueeze(1)
+    freedom = (values / shifted).sum(1)
+    residual = sums.square.sum() - (power * (shifted + ridges.unsqueeze(1)) / shifted.square()).sum(1)
+    room = samples - freedom
+    score = samples * residual.clamp(min=0) / room.square()
+    best = int(torch.where(room > 1e-3 * samples, score, torch.inf).argmin())
+    condition = float((top + ridges[best]) / (values[0] + ridges[best]))
+    if condition > WORST_CONDITION:
+        warnings.warn(
+            f"solve: the condition number is {condition:.0e}, more than float64 can take: use a larger ridge, or None",
+            stacklevel=3,
+        )
+    V = axes @ (projected / shifted[best].unsqueeze(1))
+    return V, Solution(float(ridges[best]), condition, float(freedom[best]), float(score[best]))
