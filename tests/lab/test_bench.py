@@ -311,7 +311,7 @@ def test_the_page_has_ratios_bars_and_the_growth_figure(run, tmp_path):
         next(e for e in entries if e["contender"] == name and e["direction"] == "forward+backward")
         for name in ("linear", "program")
     )
-    ratio = tables.spread(program).over(tables.spread(plain)).shown("x")
+    ratio = tables.ratio(program, plain).shown("x")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     assert ["CPU", "1024x1024, batch 256", "eager, forward+backward", "2.5x", "1.5x", ratio] in [
         row[:6] for row in rows
@@ -326,9 +326,50 @@ def test_the_page_has_ratios_bars_and_the_growth_figure(run, tmp_path):
     assert run("--again", "--skip", "growth", only=axes) == 0
 
 
-def test_a_ratio_lies_between_what_the_quartiles_allow():
-    base, times = tables.Spread(1.0, 2.0, 4.0), tables.Spread(4.0, 6.0, 8.0)
-    assert times.over(base) == (1.0, 3.0, 8.0)
+def test_a_ratio_is_that_of_repetitions_in_turn():
+    """The machine is ten times as slow in every other repetition, which says nothing about the layer."""
+    slow = [1, 10] * 10
+    base = {"mode": "eager", "seconds": [0.1 * factor for factor in slow]}
+    ours = {"mode": "eager", "seconds": [0.8 * factor for factor in slow]}
+    assert tables.ratio(ours, base) == pytest.approx((8, 8, 8))
+    assert tables.ratio({**ours, "seconds": ours["seconds"][::2]}, base) == pytest.approx((8, 8, 8))
+    assert tables.ratio({**ours, "mode": "compiled"}, base) == pytest.approx((0.8, 8, 80)), "they took no turns"
+
+
+def test_a_ratio_that_says_nothing_has_no_range():
+    assert tables.Spread(8.83, 9.5, 5_644).shown("x") == "9.5x (unsteady)"
+    assert tables.Spread(8.83, 9.5, 26).shown("x") == "9.5x (8.83–26)"
+
+
+def test_a_loaded_machine_is_warned_of(run, monkeypatch, capsys):
+    for load, warned in ((0.4, False), (7.5, True)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0, 0))
+        monkeypatch.setattr("os.cpu_count", lambda: 2)
+        assert run("--again", only=[tiny("one", ONE)]) == 0
+        assert ("warning: the load is 7.5 on 2 cores" in capsys.readouterr().out) == warned
+
+
+def test_small_layers_stand_beside_large_ones_and_an_earlier_version_has_a_table(run, tmp_path, capsys):
+    group = cases.groups("float32", ["eager"], cases.BACKWARD, cases.PAIR)
+    wide = [tiny("large", group, widths=(24, 7)), tiny("growth-width", group, axis="width", points=(3, 16))]
+    assert run(only=[*wide, tiny("small", group)]) == 0
+    assert "### Small layers beside large ones on CPU" in capsys.readouterr().out
+    pairs = {
+        name: {**record, "case": {**record["case"], "against": 64 * "e"}}
+        for name, record in records.read(tmp_path / "records" / "cpu.jsonl").items()
+        if name == "small"
+    }
+    before, now = pairs["small"]["measurements"]
+    pairs["small"]["measurements"] = [{**before, "contender": "earlier"}, now]
+    records.write(tmp_path / "records-pairs" / "cpu.jsonl", pairs)
+    assert run("--report") == 0
+    page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
+    _, sizes, *_ = page.split("### ")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in sizes.splitlines() if line.startswith("|")]
+    assert [row[0] for row in rows[2:]] == ["3x3", "12x7", "24x7", "16x16"]
+    assert rows[3][4] == tables.ratio(now, before).shown("x")
+    assert "source has the hash eeeeeeeeeeee " in page
+    assert f"| small | float32 | eager | forward+backward | {tables.ratio(now, before).shown('x')} |" in page
 
 
 @pytest.mark.parametrize("target", report.TARGETS, ids=lambda target: f"{target.device} {target.what}")
@@ -371,10 +412,9 @@ def test_two_implementations_of_one_layer_are_a_row_for_each_number_of_steps(run
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| 12x7")]
     assert [row[:3] for row in rows] == [["12x7, P=4 H=2", "9", "1"], ["12x7, P=4 H=2", "9", "2"]]
     torch_path, cpu_path = (
-        tables.spread(next(e for e in found if e["contender"] == path and e["direction"] == "forward"))
-        for path in cases.PATHS
+        next(e for e in found if e["contender"] == path and e["direction"] == "forward") for path in cases.PATHS
     )
-    assert rows[0][5] == torch_path.over(cpu_path).shown("x")
+    assert rows[0][5] == tables.ratio(torch_path, cpu_path).shown("x")
     assert "bench-cpu-growth" not in page, "it is no size of the growth figure"
     assert run("--skip", "path", "--again", only=[case, tiny("one", ONE)]) == 0
     assert load(tmp_path, case.name)["measurements"] == found

@@ -21,6 +21,8 @@ from .cases import BOTH, COMPILED, Case, cases, settings
 from .measure import Log, compile_kernels, measure_case
 from .tables import MODES
 
+BUSY = 0.5
+"""Load of the machine, over its cores, beyond which times are unsteady."""
 SKIPPABLE = ("growth", "path", "float32", "bfloat16", *MODES, *BOTH)
 
 
@@ -95,6 +97,8 @@ def measure(options: Options, log: Log) -> bool:
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     machine = {**environment.describe(torch.device(device), [environment.running()]), "load": load}
     log("{hardware}, torch {torch}, commit {commit:.12}, load {load}".format_map(machine))
+    if load is not None and load > BUSY * (cores := os.cpu_count() or 1):
+        log(f"warning: the load is {load} on {cores} cores: other programs disturb the times, so stop them first")
     torch.backends.cuda.matmul.allow_tf32 = True
     if device == "cuda":
         log("compiling kernels")
@@ -115,7 +119,7 @@ def measure(options: Options, log: Log) -> bool:
             "wall_seconds": round(time.perf_counter() - begun, 3),
         }
         records.write(file, found)
-    print("\n\n".join([*report.layers(found, device), *report.paths(found)]))
+    print("\n\n".join([*report.sizes(found, device), *report.layers(found, device), *report.paths(found)]))
     return all(records.all_passed(found[case.name]) for case in todo)
 
 
@@ -127,11 +131,12 @@ def main(options: Options) -> int:
         print(f"[{time.perf_counter() - begun:6.1f} s] {line}", flush=True)
 
     if options.report:
-        found = {device: records.read(options.records / f"{device}.jsonl") for device in report.DEVICES}
+        folders = options.records, options.records.with_name(f"{options.records.name}-pairs")
+        found, paired = ({name: records.read(place / f"{name}.jsonl") for name in report.DEVICES} for place in folders)
         if not any(found.values()):
             log(f"no records under {options.records}: measure first")
             return 1
-        log(f"{report.write({k: v for k, v in found.items() if v}, options.docs)} written")
+        log(f"{report.write({k: v for k, v in found.items() if v}, paired, options.docs)} written")
         return 0
     try:
         with (

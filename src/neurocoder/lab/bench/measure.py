@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from itertools import pairwise
-from statistics import median
 
 import torch
 from torch import nn
@@ -20,7 +19,7 @@ import neurocoder as nc
 from .cases import COMPILED, Case, Group, Settings
 from .contender_run import LayerRun, Run, StepRun, WrongResult
 from .contenders import TITLES, Contenders, Skip
-from .tables import Entry, baseline, cell
+from .tables import Entry, baseline, cell, ratio
 
 Log = Callable[[str], None]
 
@@ -165,10 +164,9 @@ def summary(entries: Sequence[Entry]) -> str:
     """One line: the baseline's time, then ratios to it; with an earlier library, the paired ratio to that."""
     shown = [f"{TITLES[entry['contender']]} {cell(entry, baseline(entries, entry))}" for entry in entries]
     parts = [f"{text} ({e['reason']})" if "reason" in e else text for text, e in zip(shown, entries, strict=True)]
-    times = {entry["contender"]: entry["seconds"] for entry in entries if "seconds" in entry}
-    if {"program", "earlier"} <= set(times):
-        ratios = [now / before for now, before in zip(times["program"], times["earlier"], strict=False)]
-        parts.append(f"now / before {median(ratios):.3f}")
+    timed = {entry["contender"]: entry for entry in entries if "seconds" in entry}
+    if {"program", "earlier"} <= set(timed):
+        parts.append(f"now / before {ratio(timed['program'], timed['earlier']).median:.3f}")
     return ", ".join(parts)
 
 

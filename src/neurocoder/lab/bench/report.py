@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..records.files import atomic_write
 from .cases import AXES, BASELINES, BOTH, OURS, PATHS
 from .contenders import TITLES
-from .tables import MODES, Entry, Record, markdown, notes, short, spread, table
+from .tables import MODES, Entry, Record, markdown, notes, ratio, short, spread, table
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 MARK = "<!-- `neurocoder bench --report` writes the rest of this page from the records -->"
@@ -67,13 +67,13 @@ def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
     row = [DEVICES[target.device], target.what, mode, *limits]
     if ours is None or base is None or best is None:
         return [*row, "not measured", ""]
-    ratio = spread(ours).over(spread(base))
-    value, text = ratio.median, ratio.shown("x")
+    found = ratio(ours, base)
+    value, text = found.median, found.shown("x")
     if target.memory:
         value = ours["peak_bytes"] / 1e9
         text = f"{value:.3g} GB"
     elif best is not base:
-        text += f"; {short(spread(ours).over(spread(best)).median)}x of it {MODES[best['mode']]}"
+        text += f"; {short(ratio(ours, best).median)}x of it {MODES[best['mode']]}"
     return [*row, text, "aim met" if value <= target.aim else "bar met" if value <= target.bar else "**bar missed**"]
 
 
@@ -108,6 +108,59 @@ def layers(found: Mapping[str, Record], device: str) -> list[str]:
     return blocks
 
 
+def sizes(found: Mapping[str, Record], device: str) -> list[str]:
+    """Small layers beside large ones, as blocks of Markdown."""
+    lines: list[tuple[int, list[str]]] = []
+    for record in found.values():
+        case, config = record["case"], record["case"]["program"]
+        for point in case["points"] or [None] if case["axis"] in (None, "width") else ():
+            fields = {"status": "measured", "direction": "forward+backward", "dtype": "float32", "point": point}
+            entries = (entry for entry in record["measurements"] if fields.items() <= entry.items())
+            timed = {(entry["contender"], entry["mode"]): entry for entry in entries}
+            if not {("linear", "eager"), ("program", "eager")} <= timed.keys():
+                continue
+            d_in, d_out = (point, point) if point else case["widths"]
+            both = ((timed.get(("program", mode)), timed.get(("linear", mode))) for mode in MODES)
+            ratios = [ratio(ours, plain).shown("x") if ours and plain else "" for ours, plain in both]
+            time = f"{short(spread(timed['linear', 'eager'], 1e3).median)} ms"
+            kind = "P={slots} J={steps} H={heads}".format_map(config)
+            lines.append((d_in * d_out, [f"{d_in}x{d_out}", kind, str(case["batch"]), time, *ratios]))
+    if not lines:
+        return []
+    headings = ["layer", "program", "batch", TITLES["linear"], *MODES.values()]
+    return [
+        f"### Small layers beside large ones on {DEVICES[device]}",
+        "Forward and backward, float32: the time of `nn.Linear` in eager mode, and of `nc.Linear` over that of "
+        "`nn.Linear` in each mode. A program costs nearly the same in any layer, so a small one pays most.",
+        markdown(headings, [cells for _, cells in sorted(lines)]),
+    ]
+
+
+def pairs(found: Mapping[str, Record], device: str) -> list[str]:
+    """An earlier version of the library in turns with this one, as blocks of Markdown."""
+    rows = []
+    for name, record in found.items():
+        entries = [entry for entry in record["measurements"] if entry["status"] == "measured"]
+        for entry in entries:
+            same = {"contender": "earlier", **{field: entry[field] for field in ("dtype", "mode", "direction")}}
+            before = next((other for other in entries if same.items() <= other.items()), None)
+            if entry["contender"] == "program" and before is not None:
+                rows.append(
+                    [name, entry["dtype"], MODES[entry["mode"]], entry["direction"], ratio(entry, before).shown("x")]
+                )
+    if not rows:
+        return []
+    made = "; ".join(dict.fromkeys(map(origin, found.values())))
+    source = next(iter(found.values()))["case"]["against"][:12]
+    return [
+        f"### Compared with an earlier version on {DEVICES[device]}",
+        "`nc.Linear` now over before, in turns; below 1 it is faster now. Before: the library whose source has the "
+        f"hash {source} (`neurocoder bench --against SRC`).",
+        markdown(["case", "dtype", "mode", "direction", "now / before"], rows),
+        f"{made}.",
+    ]
+
+
 def paths(found: Mapping[str, Record]) -> list[str]:
     """The implementations of one layer side by side, as blocks of Markdown."""
     records = [record for name, record in found.items() if name.startswith("path")]
@@ -122,9 +175,9 @@ def paths(found: Mapping[str, Record]) -> list[str]:
             ]
             for direction in BOTH:
                 same = [entry for entry in entries if (entry["point"], entry["direction"]) == (point, direction)]
-                times = {entry["contender"]: spread(entry, 1e3) for entry in same}
-                row += [f"{short(times[path].median)} ms" if path in times else "" for path in PATHS]
-                row.append(times["torch"].over(times["cpu"]).shown("x") if len(times) == len(PATHS) else "")
+                timed = {entry["contender"]: entry for entry in same}
+                row += [f"{short(spread(timed[path], 1e3).median)} ms" if path in timed else "" for path in PATHS]
+                row.append(ratio(timed["torch"], timed["cpu"]).shown("x") if len(timed) == len(PATHS) else "")
             rows.append(row)
     if not rows:
         return []
@@ -195,15 +248,17 @@ def growth(found: Mapping[str, Record], device: str, docs: Path) -> list[str]:
     ]
 
 
-def write(found: Mapping[str, Mapping[str, Record]], docs: Path) -> Path:
-    """Write the page below its introduction, and the figures; returns the page's path."""
+def write(found: Mapping[str, Mapping[str, Record]], paired: Mapping[str, Mapping[str, Record]], docs: Path) -> Path:
+    """Write the page below its introduction, and the figures; returns the page's path. `paired`: records of an earlier
+    version beside this one."""
     page = docs / "BENCHMARKS.md"
     head = page.read_text().partition(MARK)[0].strip() if page.exists() else "# Benchmarks"
     entries = {(device, name): record["measurements"] for device in found for name, record in found[device].items()}
     targets = [target_row(target, entries.get((target.device, target.case), [])) for target in TARGETS]
     blocks = [head, MARK, markdown(["device", "case", "mode", "bar", "aim", "measured", ""], targets)]
     for device, records in found.items():
-        blocks += [f"## {DEVICES[device]}", *layers(records, device), *paths(records), *growth(records, device, docs)]
+        blocks += [f"## {DEVICES[device]}", *sizes(records, device), *layers(records, device), *paths(records)]
+        blocks += [*growth(records, device, docs), *pairs(paired.get(device, {}), device)]
     with atomic_write(page) as temporary:
         temporary.write_text("\n\n".join(blocks) + "\n")
     return page

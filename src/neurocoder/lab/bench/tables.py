@@ -25,6 +25,10 @@ def short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+UNSTEADY = 3.0
+"""The upper over the lower quartile, beyond which they say more of the machine than of the layer."""
+
+
 class Spread(NamedTuple):
     """A median between its quartiles."""
 
@@ -32,19 +36,27 @@ class Spread(NamedTuple):
     median: float
     high: float
 
-    def over(self, base: Spread) -> Spread:
-        """The ratio of medians, between the extremes that the quartiles allow."""
-        return Spread(self.low / base.high, self.median / base.median, self.high / base.low)
-
     def shown(self, unit: str) -> str:
         """As text."""
+        if self.high > UNSTEADY * self.low:
+            return f"{short(self.median)}{unit} (unsteady)"
         return f"{short(self.median)}{unit} ({short(self.low)}–{short(self.high)})"
 
 
 def spread(entry: Entry, scale: float = 1.0) -> Spread:
     """The seconds of a measurement, times `scale`."""
-    times = [scale * seconds for seconds in entry["seconds"]]
-    return Spread(*statistics.quantiles(times, n=4, method="inclusive"))
+    return Spread(*statistics.quantiles((scale * time for time in entry["seconds"]), n=4, method="inclusive"))
+
+
+def ratio(entry: Entry, base: Entry) -> Spread:
+    """The ratio to another contender, repetition by repetition: they took turns, so a disturbance hits both. Where one
+    has fewer repetitions, they are spread over the other's. Other modes took no turns: there, of the quartiles."""
+    if entry["mode"] != base["mode"]:
+        ours, theirs = spread(entry), spread(base)
+        return Spread(ours.low / theirs.high, ours.median / theirs.median, ours.high / theirs.low)
+    times, others = entry["seconds"], base["seconds"]
+    ratios = [time / others[place * len(others) // len(times)] for place, time in enumerate(times)]
+    return Spread(*statistics.quantiles(ratios, n=4, method="inclusive"))
 
 
 def baseline(entries: Sequence[Entry], entry: Entry) -> Entry | None:
@@ -59,7 +71,7 @@ def cell(entry: Entry, base: Entry | None) -> str:
         return str(entry["status"])
     if base is None or base is entry:
         return spread(entry, 1e3).shown(" ms")
-    return spread(entry).over(spread(base)).shown("x")
+    return ratio(entry, base).shown("x")
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
