@@ -22,6 +22,10 @@ LAYERS = {
     "linear, no residual": lambda **options: nc.Linear(7, 3, program=small(residual=False), **options),
     "conv1d": lambda **options: nc.Conv1d(2, 3, 3, padding=1, program=small(), **options),
     "conv2d": lambda **options: nc.Conv2d(2, 3, 3, stride=2, program=small(residual="plain"), **options),
+    "linear, core": lambda **options: nc.CoreLinear(7, 17, core=nc.CoreConfig(slots=4), **options),
+    "linear, diagonal": lambda **options: nc.CoreLinear(7, 3, core=nc.CoreConfig(slots=4, diagonal=True), **options),
+    "conv1d, core": lambda **options: nc.CoreConv1d(2, 3, 3, core=nc.CoreConfig(slots=4), **options),
+    "conv2d, core": lambda **options: nc.CoreConv2d(2, 17, 3, core=nc.CoreConfig(slots=4), **options),
 }
 INPUTS = {"linear": (7,), "conv1d": (2, 9), "conv2d": (2, 8, 8)}
 
@@ -217,6 +221,7 @@ NUMPY_CONFIGS = [
     nc.MixtureConfig(experts=np.int64(4), active=np.int64(2), balance=np.float64(0.5)),
     nc.StoredProgramConfig(programs=np.int64(4), key_dim=np.int64(2)),
     nc.HyperConfig(hidden=np.int64(4)),
+    nc.CoreConfig(slots=np.int64(4), programs=np.int32(2)),
     nc.ProgramConfig(start=nc.Start(gate_bias=np.float32(0.5), variance=np.int64(2))),
 ]
 

@@ -10,6 +10,7 @@ from .baselines import (
     StoredProgramLinear,
 )
 from .checkpoint import CheckpointError, load, save
+from .core import CoreConfig, CoreConv1d, CoreConv2d, CoreLinear, CorePrograms
 from .exact import ExactConfig, ExactLinear, ExactPrograms, exact
 from .growing import (
     GrowingConfig,
@@ -59,6 +60,11 @@ __all__ = [
     "Config",
     "Conv1d",
     "Conv2d",
+    "CoreConfig",
+    "CoreConv1d",
+    "CoreConv2d",
+    "CoreLinear",
+    "CorePrograms",
     "ExactConfig",
     "ExactLinear",
     "ExactPrograms",

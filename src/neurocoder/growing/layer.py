@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..layer.active import ActiveProgram
 from ..layer.base import CodedLayer
@@ -90,10 +90,6 @@ class GrowingLayer(CodedLayer):
             )
         self.memory = GrowingMemory(self.d_in, self.d_out, self.control_width, self.config, **options)
 
-    def create(self, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        super().create(bias, device, dtype)
-        self._freeze()
-
     @property
     def prototype(self) -> Tensor:
         return self.memory.U
@@ -105,20 +101,6 @@ class GrowingLayer(CodedLayer):
     def constant_program(self) -> tuple[Tensor, Tensor | float] | None:
         wide = torch.promote_types(self.memory.U.dtype, torch.float32)
         return None if int(self.memory.written) else (self.memory.U.new_zeros(self.d_out, self.d_in, dtype=wide), 1.0)
-
-    def _freeze(self) -> None:
-        if self.config.residual == "frozen":
-            for parameter in (self.R, self.bias):
-                if parameter is not None:
-                    parameter.requires_grad_(False)
-
-    def adopt(self, plain: Any) -> None:
-        super().adopt(plain)
-        self._freeze()
-
-    def weight_parameters(self) -> Iterator[nn.Parameter]:
-        if self.config.residual != "frozen":
-            yield from super().weight_parameters()
 
     def stored(self) -> dict[str, int]:
         """Numbers that the layer keeps besides its parameters, by part: the keys."""

@@ -34,6 +34,13 @@ class ActiveProgram(NamedTuple):
     """g (N, 1); None: 1"""
     finish: Callable[[Tensor], Tensor] = _same
     """What a geometry calls on the output y, as where a backward must be noticed"""
+    shift: Tensor | None = None
+    """Added to the coefficients of V (N, P): an offset `V^T shift` of the output, which is no part of `W_t`"""
+
+    def coefficients(self, a: Tensor) -> Tensor:
+        """`a M + shift`, what V is multiplied by: (N, T, P) -> (N, T, P)."""
+        mixed = self.mix(a)
+        return mixed if self.shift is None else mixed + self.shift.unsqueeze(1).to(mixed.dtype)
 
     def matrix(self) -> Tensor:
         """M (N, P, P), or (1, P, P) if it is the same for all inputs."""

@@ -104,6 +104,7 @@ class CodedLayer(nn.Module):
         self.bias = nn.Parameter(torch.empty(self.weight_shape[0], **options)) if bias else None
         self.to_empty(device=torch.get_default_device() if device is None else device)
         self.reset_parameters()
+        self.freeze_residual()
 
     def build(self, options: dict[str, Any]) -> None:
         """Create the kind's parameters, other than R and the bias, with these options (device and dtype)."""
@@ -141,6 +142,11 @@ class CodedLayer(nn.Module):
     def d_out(self) -> int:
         """out_features, or out_channels."""
         return self.weight_shape[0]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of the smallest input: (in_features,), or (in_channels, 1, ...)."""
+        return self.weight_shape[1], *[1] * len(self.weight_shape[2:])
 
     @property
     def control_width(self) -> int:
@@ -272,6 +278,16 @@ class CodedLayer(nn.Module):
         total = sum(parts[1:], parts[0]) if parts else rows.new_zeros(self.d_in, self.d_out)
         return (total / max(len(rows), 1)).mT.reshape(self.weight_shape).detach(), len(rows)
 
+    def mean_offset(self, x: Tensor, control: Tensor | None = None) -> Tensor | None:
+        """The mean of what the programs of these inputs add to the output besides `x W_t` (d_out,); None: nothing."""
+        if type(self).compose is CodedLayer.compose:
+            return None
+        rows, _ = self.rows(x, self.resolve_control(control))
+        active = self.compose(rows)
+        if active.shift is None:
+            return None
+        return torch.matmul(active.shift.unsqueeze(1), active.V).squeeze(1).mean(0).detach()
+
     def describe(self) -> str:
         """The configuration in a few words, for `repr`."""
         fields = {"bias": self.bias is not None, **dataclasses.asdict(self.config)}
@@ -315,6 +331,18 @@ class CodedLayer(nn.Module):
             self.bias.requires_grad_(plain.bias.requires_grad)
         for parameter in self.weight_parameters():
             parameter.requires_grad_(plain.weight.requires_grad)
+        self.freeze_residual()
+
+    @property
+    def has_frozen_residual(self) -> bool:
+        """Whether R and the bias stay as they start: if its config has `residual="frozen"`."""
+        return getattr(self.config, "residual", None) == "frozen"
+
+    def freeze_residual(self) -> None:
+        """Freeze R and the bias if the configuration says so."""
+        for parameter in (self.R, self.bias) if self.has_frozen_residual else ():
+            if parameter is not None:
+                parameter.requires_grad_(False)
 
     def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
         """What the controller reads, flattened (N, control width), and its leading dimensions."""
@@ -322,7 +350,7 @@ class CodedLayer(nn.Module):
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that hold the plain layer's weight, and are frozen if it was."""
-        if self.R is not None:
+        if self.R is not None and not self.has_frozen_residual:
             yield self.R
 
     @property

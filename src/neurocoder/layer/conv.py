@@ -158,7 +158,7 @@ class CodedConv(CodedLayer):
         bias, R, convolve = self.bias, self.R, type(self).convolve
         if active.U.dim() == 2:
             read = self._filter(images, active.U.view(-1, self.in_channels, *self.kernel_size), padding)
-            mixed = active.mix(read.flatten(2).mT).mT.unflatten(-1, read.shape[2:])
+            mixed = active.coefficients(read.flatten(2).mT).mT.unflatten(-1, read.shape[2:])
             y, bias = convolve(mixed, active.V.mT.view(self.out_channels, -1, *[1] * self.spatial), bias), None
         else:
             y = self._execute_own(images, padding, active)
@@ -180,7 +180,7 @@ class CodedConv(CodedLayer):
         kernels = U.reshape(count * rows, self.in_channels, *self.kernel_size)
         flat = images.reshape(1, count * self.in_channels, *images.shape[2:])
         read = type(self).convolve(flat, kernels, None, self.stride, padding, self.dilation, count)
-        mixed = active.mix(read.reshape(count, rows, -1).mT).mT
+        mixed = active.coefficients(read.reshape(count, rows, -1).mT).mT
         return torch.matmul(V.mT, mixed).unflatten(-1, read.shape[2:])
 
     def _filter(self, x: Tensor, kernel: Tensor, padding: tuple[int, ...] | str, bias: Tensor | None = None) -> Tensor:

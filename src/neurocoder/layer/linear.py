@@ -98,9 +98,9 @@ class CodedLinear(CodedLayer):
         """The active programs of N controls, applied to T inputs each: (N, T, in_features) -> (N, T, out_features)."""
         bias, R = self.bias, self.R
         if active.U.dim() == 2:
-            y, bias = linear(active.mix(linear(x, active.U)), active.V.mT, bias), None
+            y, bias = linear(active.coefficients(linear(x, active.U)), active.V.mT, bias), None
         else:
-            y = torch.matmul(active.mix(torch.matmul(x, active.U.mT)), active.V)
+            y = torch.matmul(active.coefficients(torch.matmul(x, active.U.mT)), active.V)
         if R is not None:
             xR = linear(x, R, bias if active.scale is None else None)
             y = y + (xR if active.scale is None else (active.scale.unsqueeze(-1) * xR).to(y.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..distributed import wrapper_conflict
 from ..inspect.data import calls, require_data, require_fit
 from ..layer.base import CodedLayer, each_coded_layer
 from ..layer.checks import require_module
+from ..layer.control import control as steer_by
 from ..ops.compiled import run_uncompiled, uncompiled
 from .clients import hooks
 from .recode import swap
@@ -20,17 +22,20 @@ from .registry import as_template
 from .targets import Model, Targets, described, modules_by_name, names_of, overview, select, shown, type_name
 
 
-def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -> Model:
+def restore(model: Model, targets: Targets | None = None, *, data: Any = None, control: Tensor | None = None) -> Model:
     """Replace coded layers with plain ones, in place, and return the model.
 
-    A layer whose program is still the same for every input, as `recode` leaves it, gets its old weight back. Any other
-    gets the mean of its `W_t` over `data`, which passes through the model once, in eval mode.
+    A layer whose program is still the same for every input, as `recode` leaves it, gets its old weight back. A layer
+    that is steered gets its `W_t` of `control`. Any other gets the mean of its `W_t` over `data`, which passes through
+    the model once, in eval mode.
 
     Args:
         model: any module that contains coded layers.
         targets: which of them, as in `recode`; None: all. A suffix, glob or type skips other modules.
         data: the model's input: a tensor, a tuple of arguments or a dictionary of keyword arguments; or a loader, which
             is an iterable of these (lists count as tuples). The mean is over all inputs of all batches.
+        control: z (control_dim,) of the layers that were built with `control_dim`: the plain network of one task or
+            user. None: these layers take their mean over `data` too, inside `with nc.control(model, z):`.
 
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
@@ -38,6 +43,12 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -
         Sequential(
           (0): Linear(in_features=8, out_features=4, bias=True)
         )
+        >>> model = nn.Sequential(nc.CoreLinear(8, 4, control_dim=3))
+        >>> x, z = torch.randn(32, 8), torch.randn(3)
+        >>> with nc.control(model, z):
+        ...     steered = model(x)
+        >>> torch.allclose(nc.restore(model, control=z)(x), steered, atol=1e-5)
+        True
     """
     require_module("model", model)
     inner = uncompiled(model)
@@ -52,16 +63,23 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None) -
         copied = None if layer in called else "PEFT calls a copy of it: merge_and_unload() comes first"
         if reason := wrapper_conflict(modules, names[0], "restore") or hooks(layer) or copied:
             raise ValueError(f"cannot restore {names[0]!r}: {reason}")
-    weights = {layer: weight for layer in chosen if (weight := layer.constant_weight()) is not None}
-    varying = {layer: names[0] for layer, names in chosen.items() if layer not in weights}
-    if varying and data is None:
-        raise ValueError(
-            f"data must be given: the program of {', '.join(map(repr, varying.values()))} differs from input to input; "
-            "nc.restore(model, data=x) takes its mean over x"
-        )
-    if varying:
-        weights |= _mean_weights(inner, varying, data)
-    swap(inner, {names: _plain_with(layer, weights[layer]) for layer, names in chosen.items()})
+    if control is not None and (not isinstance(control, Tensor) or control.dim() != 1):
+        shape = tuple(control.shape) if isinstance(control, Tensor) else repr(control)
+        raise ValueError(f"control must be one control, a tensor of shape (control_dim,), got {shape}")
+    weights = {layer: [weight] for layer in chosen if (weight := layer.constant_weight()) is not None}
+    with nullcontext() if control is None else steer_by(inner, control):
+        if control is not None:
+            steered = [layer for layer in chosen if layer not in weights and layer.control_dim is not None]
+            weights |= {one: _mean_program(one, one.prototype.new_zeros(one.input_shape))[0] for one in steered}
+        varying = {layer: names[0] for layer, names in chosen.items() if layer not in weights}
+        if varying and data is None:
+            raise ValueError(
+                f"data must be given: the program of {', '.join(map(repr, varying.values()))} differs from input to "
+                "input; nc.restore(model, data=x) takes its mean over x"
+            )
+        if varying:
+            weights |= _mean_programs(inner, varying, data)
+    swap(inner, {names: _plain_with(layer, *weights[layer]) for layer, names in chosen.items()})
     return model
 
 
@@ -91,30 +109,39 @@ def _coded(modules: dict[str, nn.Module], targets: Targets | None) -> dict[Coded
     return meant
 
 
-def _plain_with(layer: CodedLayer, weight: Tensor) -> nn.Module:
-    """A plain layer with this weight and the coded layer's bias, mode and `requires_grad`."""
+def _plain_with(layer: CodedLayer, weight: Tensor, offset: Tensor | None = None) -> nn.Module:
+    """A plain layer with this weight and the coded layer's bias, plus an offset, its mode and `requires_grad`."""
     plain: Any = layer.to_plain()
     with torch.no_grad():
         plain.weight.copy_(weight)
         if layer.bias is not None:
             plain.bias.copy_(layer.bias)
             plain.bias.requires_grad_(layer.bias.requires_grad)
+        if offset is not None:
+            plain.bias = nn.Parameter(offset.to(plain.weight)) if plain.bias is None else plain.bias.add_(offset)
     trains = [parameter.requires_grad for parameter in layer.weight_parameters()]
     plain.weight.requires_grad_(any(trains) or not trains)
     plain.train(layer.training)
     return as_template(layer, plain)
 
 
-def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, Tensor]:
-    """The mean weight of each layer over all its calls in one pass through the data."""
-    sums: dict[CodedLayer, Tensor] = {}
+def _mean_program(layer: CodedLayer, *args: Any, **kwargs: Any) -> tuple[list[Tensor], int]:
+    """The mean weight of the programs of one call, and their mean offset if they have one; and how many they are."""
+    weight, count = layer.mean_weight(*args, **kwargs)
+    offset = layer.mean_offset(*args, **kwargs) if count else None
+    return [weight] if offset is None else [weight, offset], count
+
+
+def _mean_programs(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -> dict[CodedLayer, list[Tensor]]:
+    """The mean program of each layer over all its calls in one pass through the data."""
+    sums: dict[CodedLayer, list[Tensor]] = {}
     counts: dict[CodedLayer, int] = dict.fromkeys(layers, 0)
 
     def collect(layer: CodedLayer, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        mean, count = layer.mean_weight(*args, **kwargs)
+        means, count = _mean_program(layer, *args, **kwargs)
         if count:
-            part = count * mean.to(torch.promote_types(mean.dtype, torch.float32))
-            sums[layer] = sums[layer] + part if layer in sums else part
+            parts = [count * mean.to(torch.promote_types(mean.dtype, torch.float32)) for mean in means]
+            sums[layer] = [a + b for a, b in zip(sums[layer], parts, strict=True)] if layer in sums else parts
             counts[layer] += count
 
     handles = [layer.register_forward_hook(collect, with_kwargs=True) for layer in layers]
@@ -135,4 +162,4 @@ def _mean_weights(model: nn.Module, layers: dict[CodedLayer, str], data: Any) ->
         raise ValueError(
             f"data must pass through every coded layer, but reached no input of {', '.join(map(repr, idle))}"
         )
-    return {layer: sums[layer] / counts[layer] for layer in layers}
+    return {layer: [total / counts[layer] for total in sums[layer]] for layer in layers}
