@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..layer.active import Composition
 from . import views
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["clusters", "drift", "growth", "programs", "usage"]
 
-KINDS = {"u": ("$M_U$", "Blues"), "v": ("$M_V$", "Oranges"), "s": ("$M_S$", "Greens")}
-"""Title and colour map of each memory, as on the explorer's page."""
+MAPS = {"u": "Blues", "v": "Oranges", "s": "Greens"}
+"""Colour map of each memory, as on the explorer's page."""
 MOST_ROWS = 200
 """Inputs or labels that a figure shows one below the other."""
 TABLE = 30
@@ -57,28 +58,29 @@ def _new(height: float) -> Figure:
     return figure
 
 
-def _heat(axis: Any, values: Tensor, cmap: str = MAP, top: float | None = None) -> Any:
-    """A matrix (rows, columns) as colours from zero; columns count from 1."""
-    columns = values.shape[1]
-    extent = (0.5, columns + 0.5, len(values) - 0.5, -0.5)
-    limit = top if top else max(float(values.max()) if values.numel() else 0.0, 1e-12)
+def _heat(axis: Any, values: Tensor, names: Sequence[Any] = (), cmap: str = MAP, top: float | None = None) -> Any:
+    """A matrix (rows, columns) as colours from zero, with names of rows, as many as fit; columns count from 1."""
+    rows, columns = values.shape
+    limit = top or max(float(values.max()) if values.numel() else 0.0, 1e-12)
+    extent = (0.5, columns + 0.5, rows - 0.5, -0.5)
     picture = axis.imshow(values.numpy(), cmap=cmap, vmin=0, vmax=limit, aspect="auto", extent=extent)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     axis.set_xticks(_ticks(columns))
+    step = max(1, math.ceil(len(names) / 24))
+    axis.set_yticks(range(0, len(names), step), [str(name) for name in names[::step]])
     return picture
+
+
+def _bars(axis: Any, values: Tensor, color: str = BLUE, width: float = 0.8) -> None:
+    """One for each slot."""
+    axis.bar(range(1, len(values) + 1), values.numpy(), color=color, width=width if len(values) < 200 else 1.0)
 
 
 def _ticks(count: int) -> list[int]:
     """Numbers from 1 on that fit below an axis."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, count) if count / step <= 16)
     return [1, *range(step, count + 1, step)] if step > 1 else list(range(1, count + 1))
-
-
-def _names(axis: Any, names: Sequence[Any]) -> None:
-    """Names of rows, as many as fit."""
-    step = math.ceil(len(names) / 24)
-    axis.set_yticks(range(0, len(names), step), [str(name) for name in names[::step]])
 
 
 def _bar(figure: Any, picture: Any, axis: Any, label: str) -> None:
@@ -95,11 +97,7 @@ def _labels(labels: Any) -> Tensor | None:
     """Labels as a tensor (N,)."""
     if labels is None:
         return None
-    try:
-        found = torch.as_tensor(labels).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        kind = type(next(iter(labels), None)).__name__ if isinstance(labels, Sequence) else type(labels).__name__
-        raise ValueError(f"labels must be whole numbers, one for each input, got {kind}") from None
+    found = views.as_labels(labels)
     if found.dim() != 1:
         raise ValueError(f"labels must have shape (inputs,), got {tuple(found.shape)}")
     return found
@@ -109,20 +107,23 @@ def _fits(programs: Any, argument: str, count: int) -> None:
     """One clear error if there is not one label, or one image, for each input."""
     leading = tuple(programs.reads()["u"].shape[:-2])
     try:
+        if count == 1 and max(leading, default=1) > 1 and 1 not in leading:
+            raise ValueError("one label for all")
         views.attention(programs, inputs=count)
     except ValueError:
         told = f"the programs have the dimensions {leading}" if len(leading) > 1 else f"{leading[0] if leading else 1}"
         raise ValueError(f"{argument} must have one entry for each input, {told}, got {count}") from None
-    if count == 1 and max(leading, default=1) > 1 and 1 not in leading:
-        raise ValueError(f"{argument} must have one entry for each input, {leading[0]}, got 1")
 
 
-def _finite(values: Tensor) -> Tensor:
-    """Which inputs have finite programs (N,); refused if none has."""
-    found = values.isfinite().all(1)
-    if not found.any():
+def _use(programs: Any, memory: str = "u", labels: Tensor | None = None) -> tuple[Tensor, Tensor | None, int]:
+    """Of the n inputs with finite programs: how much they read each slot (n, P), their labels; how many others are."""
+    if labels is not None:
+        _fits(_first(programs), "labels", len(labels))
+    values = views.attention(_first(programs), memory, None if labels is None else len(labels))
+    kept = values.isfinite().all(1)
+    if not kept.any():
         raise ValueError("programs must be finite, got none that are")
-    return found
+    return values[kept], None if labels is None else labels[kept], int((~kept).sum())
 
 
 @styled
@@ -137,40 +138,33 @@ def programs(programs: Composition, input: int | None = None) -> Figure:
         >>> layer = nc.Linear(8, 4, program=nc.ProgramConfig(slots=10, steps=2, heads=2))
         >>> figure = nc.plot.programs(layer.programs(torch.randn(32, 8)), input=0)
     """
-    programs = _first(programs)
-    count = len(views.attention(programs))
+    reads = {memory: views.by_input(values, 2) for memory, values in _first(programs).reads().items()}
+    count, components = reads["u"].shape[:2]
     if isinstance(input, bool) or not isinstance(input, int | None):
         raise ValueError(f"input must be a whole number, the index of an input, got {input!r}")
     if input is not None and not -count <= input < count:
         raise ValueError(f"input must be below {count}, the inputs of this call, got {input}")
     told = f"mean over {views.many(count, 'input')}" if input is None else f"input {input}"
-    reads = {memory: values.detach().cpu().float().flatten(0, -3) for memory, values in programs.reads().items()}
-    rows = reads["u"]
-    if rows.shape[1] == 1:
+    if components == 1:
         return _by_input(programs, input, told)
-    each = len(rows) // count
-    chosen = slice(None) if input is None else slice(input % count * each, (input % count + 1) * each)
-    heats = {memory: values[chosen].mean(0) for memory, values in reads.items()}  # (r, P)
-    components, sigma = rows.shape[1], getattr(programs, "sigma", None)
+    heats = {memory: values.mean(0) if input is None else values[input] for memory, values in reads.items()}  # (r, P)
+    sigma = getattr(programs, "sigma", None)
     figure = _new(min(7.0, 1.3 + 0.16 * max(components, 6)))
     widths = [1.0] * len(heats) + [0.7] * (sigma is not None)
     axes = figure.subplots(1, len(widths), width_ratios=widths)
     top = max(float(heat.max()) for heat in heats.values())
     for axis, (memory, heat) in zip(axes, heats.items(), strict=False):
-        title, cmap = KINDS[memory]
-        picture = _heat(axis, heat, cmap, top)
         column, _, matrix = programs.title(memory).partition(" of ")
-        axis.set_title(matrix or title)
-        axis.set_xlabel(column)
-        _names(axis, range(1, components + 1) if memory == "u" else [""] * components)
+        names = range(1, components + 1) if axis is axes[0] else [""] * len(heat)
+        picture = _heat(axis, heat, names, MAPS.get(memory, MAP), top)
+        axis.set(title=matrix or memory, xlabel=column)
         figure.colorbar(picture, ax=axis, location="bottom", aspect=30, pad=0.02).outline.set_visible(False)
-    axes[0].set_ylabel("component, step by step" if sigma is not None else "component")
+    axes[0].set_ylabel("component, step by step" if "s" in heats else "component")
     if sigma is not None:
-        sigma = sigma.detach().cpu().float().flatten(0, -2)[chosen].mean(0)  # (r,)
-        axes[-1].barh(range(components), sigma.numpy(), color="#009E73", height=0.7)
-        axes[-1].set_ylim(components - 0.5, -0.5)
-        axes[-1].set_yticks([])
-        axes[-1].set_title("singular values σ")
+        sigma = views.by_input(sigma, 1)  # (N, r)
+        sigma = sigma.mean(0) if input is None else sigma[input]
+        axes[-1].barh(range(len(sigma)), sigma.numpy(), color="#009E73", height=0.7)
+        axes[-1].set(ylim=(len(sigma) - 0.5, -0.5), yticks=[], title="singular values σ")
     figure.suptitle(f"Attention over the slots, {told}", fontsize=10)
     return figure
 
@@ -182,12 +176,9 @@ def _by_input(programs: Composition, input: int | None, told: str) -> Figure:
     use = use[[input]] if input is not None else some[some.argmax(1).argsort(stable=True)]
     figure = _new(1.4 if len(use) == 1 else 3.2)
     axis = figure.subplots()
-    picture = _heat(axis, use)
-    axis.set_yticks([])
-    axis.set_xlabel("slot")
-    axis.set_ylabel("input" if len(use) == 1 else "inputs")
-    axis.set_title(told if input is not None else f"{views.many(len(use), 'input')}, sorted by the slot they use most")
-    _bar(figure, picture, axis, "share")
+    _bar(figure, _heat(axis, use), axis, "share")
+    title = told if input is not None else f"{views.many(len(use), 'input')}, sorted by the slot they use most"
+    axis.set(title=title, xlabel="slot", ylabel="input" if len(use) == 1 else "inputs")
     return figure
 
 
@@ -211,35 +202,23 @@ def usage(programs: Composition | Mapping[str, Any], labels: Tensor | None = Non
     if not layers:
         raise ValueError("programs must have at least one layer, got none: was the model called while recording?")
     labels = _labels(labels)
-    inputs = None if labels is None else len(labels)
-    for layer in layers.values() if inputs is not None else ():
-        _fits(_first(layer), "labels", inputs or 0)
-    found = {name: views.attention(_first(layer), memory, inputs) for name, layer in layers.items()}
-    kept = {name: _finite(values) for name, values in found.items()}
-    found = {name: values[kept[name]] for name, values in found.items()}
-    split = {}
-    if labels is not None:
-        split = {name: views.by_label(values, labels[kept[name]]) for name, values in found.items()}
+    found = {name: _use(layer, memory, labels) for name, layer in layers.items()}
+    split = {name: views.by_label(use, own) for name, (use, own, _) in found.items() if own is not None}
     most = max((len(names) for names, _ in split.values()), default=0)
     figure = _new(0.5 + len(found) * (1.5 if labels is None else min(4.0, 0.9 + 0.17 * most)))
     axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
-    for axis, (name, values) in zip(axes, found.items(), strict=True):
+    for axis, (name, (values, _, bad)) in zip(axes, found.items(), strict=True):
         if name in split:
             names, rows = split[name]
-            picture = _heat(axis, rows)
-            _names(axis, names.tolist())
+            _bar(figure, _heat(axis, rows, names.tolist()), axis, "mean attention")
             axis.set_ylabel("label")
-            _bar(figure, picture, axis, "mean attention")
         else:
-            mean = values.mean(0)
-            axis.bar(range(1, len(mean) + 1), mean.numpy(), color=BLUE, width=0.8 if len(mean) < 200 else 1.0)
-            axis.set_xlim(0.5, len(mean) + 0.5)
-            axis.set_xticks(_ticks(len(mean)))
-            axis.set_ylabel("mean attention")
+            _bars(axis, values.mean(0))
+            slots = values.shape[1]
+            axis.set(xlim=(0.5, slots + 0.5), xticks=_ticks(slots), ylabel="mean attention")
             axis.grid(axis="y")
         column, _, matrix = layers[name].title(memory).partition(" of ")
         of = views.many(values.shape[1], column) + (f" of {matrix}" if matrix else "")
-        bad = int((~kept[name]).sum())
         of += f"; {views.many(bad, 'input')} left out: not finite" if bad else ""
         axis.set_title(f"{name}: {of}" if name else of)
     axes[-1].set_xlabel("slot")
@@ -271,12 +250,12 @@ def clusters(
     """
     programs = _first(programs)
     labels = _labels(labels)
-    for argument, given in (("labels", labels), ("inputs", inputs)):
-        if given is not None:
-            _fits(programs, argument, len(given))
-    rows = len(labels) if labels is not None else len(inputs) if inputs is not None else None
-    if labels is not None and inputs is not None and len(inputs) != len(labels):
-        raise ValueError(f"inputs must be as many as the labels, {len(labels)}, got {len(inputs)}")
+    sizes = {name: len(given) for name, given in (("labels", labels), ("inputs", inputs)) if given is not None}
+    for argument, size in sizes.items():
+        _fits(programs, argument, size)
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"inputs must be as many as the labels, {sizes['labels']}, got {sizes['inputs']}")
+    rows = next(iter(sizes.values()), None)
     points = views.vectors(programs, rows)
     bad = int((~points.isfinite().all(1)).sum())
     if bad:
@@ -284,8 +263,6 @@ def clusters(
     found = find_clusters(points, count)
     use = views.attention(programs, memory, rows)
     pictures = None if inputs is None else views.thumbnails(inputs)
-    if pictures is not None and len(pictures) != len(use):
-        raise ValueError(f"inputs must be as many as the programs, {len(use)}, got {len(pictures)}")
     groups, shown = len(found.centres), 8
     names = [] if labels is None else labels.unique().tolist()
     figure = _new(0.7 + 0.95 * groups)
@@ -294,17 +271,17 @@ def clusters(
     top = max(float(use[found.groups == group].mean(0).max()) for group in range(groups))
     for group, row in enumerate(axes):
         inside = found.groups == group
-        row[0].bar(range(1, use.shape[1] + 1), use[inside].mean(0).numpy(), color=BLUE, width=0.85)
-        row[0].set_ylim(0, 1.05 * top or 1)  # no slot is read: still an axis
-        row[0].set_xlim(0.5, use.shape[1] + 0.5)
-        row[0].set_xticks(_ticks(use.shape[1]) if group == groups - 1 else [])
+        last = group == groups - 1
+        _bars(row[0], use[inside].mean(0), width=0.85)
+        ticks = _ticks(use.shape[1]) if last else []
+        row[0].set(ylim=(0, 1.05 * top or 1), xlim=(0.5, use.shape[1] + 0.5), xticks=ticks)  # 1: no slot is read
         size = int(inside.sum())
         row[0].set_ylabel(f"{size}\n({100 * size / len(use):.0f}%)", rotation=0, ha="right", va="center")
         if labels is not None:
             own = labels[inside]
             row[1].bar(range(len(names)), [int((own == name).sum()) for name in names], color=VERMILION)
-            row[1].set_xticks(range(len(names)) if len(names) <= TABLE else [])
-            row[1].set_xticklabels(names if group == groups - 1 and len(names) <= TABLE else [])
+            shown_names = names if len(names) <= TABLE else []
+            row[1].set_xticks(range(len(shown_names)), shown_names if last else [""] * len(shown_names))
         typical = found.typical(group, shown)
         if pictures is None:
             more = " …" if size > shown else ""
@@ -350,13 +327,11 @@ def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> 
         if any(type(one) is not type(usage[0]) for one in usage):
             told = ", ".join(dict.fromkeys(type(one).__name__ for one in usage))
             raise ValueError(f"usage must be of one layer at several moments, got {told}")
-        read = [views.attention(one, memory) for one in usage]
-        means = [values[_finite(values)].mean(0) for values in read]
-        slots = [len(mean) for mean in means]
+        read = [_use(one, memory)[0] for one in usage]
+        slots = [values.shape[1] for values in read]
         if not usage[0].grows and len(set(slots)) > 1:
             raise ValueError(f"usage must be of one layer at several moments, got layers with {slots} slots")
-        wide = max(slots)  # a growing layer has more slots later
-        usage = torch.stack([torch.nn.functional.pad(mean, (0, wide - len(mean))) for mean in means])
+        usage = pad_sequence([values.mean(0) for values in read], batch_first=True)  # one that grows has more later
     moved = views.drift(usage)
     rows = torch.as_tensor(usage, dtype=torch.float32).detach().cpu()
     names = list(range(1, len(rows) + 1)) if steps is None else list(steps)
@@ -364,17 +339,11 @@ def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> 
         raise ValueError(f"steps must have one entry for each of the {len(rows)} moments, got {len(names)}")
     figure = _new(min(6.0, 1.6 + 0.2 * len(rows)))
     left, right = figure.subplots(1, 2, width_ratios=[3, 1])
-    picture = _heat(left, rows)
-    _names(left, names)
-    left.set_xlabel("slot")
-    left.set_ylabel("moment of training")
-    _bar(figure, picture, left, "mean attention")
+    _bar(figure, _heat(left, rows, names), left, "mean attention")
+    left.set(xlabel="slot", ylabel="moment of training")
     right.barh(range(1, len(rows)), moved.numpy(), color=VERMILION, height=0.7)
-    right.set_ylim(len(rows) - 0.5, -0.5)
-    right.set_xlim(0, max(0.05, 1.1 * float(moved.max()) if len(moved) else 0))
-    right.set_yticks([])
-    right.set_title("moved since the row above")
-    right.set_xlabel("0: not at all, 1: to other slots")
+    right.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, max(0.05, 1.1 * float(moved.max()) if len(moved) else 0)))
+    right.set(yticks=[], title="moved since the row above", xlabel="0: not at all, 1: to other slots")
     return figure
 
 
@@ -402,30 +371,23 @@ def growth(layer: Any, programs: Any = None, labels: Tensor | None = None) -> Fi
                 f"programs with {int(programs.written)}"
             )
     labels = _labels(labels)
-    if programs is not None and labels is not None:
-        _fits(programs, "labels", len(labels))
-    served = programs is not None and count > 0  # without a slot there is nothing to serve
+    use, own, _ = (None, None, 0) if programs is None else _use(programs, labels=labels)
+    served = use is not None and count > 0  # without a slot there is nothing to serve
     figure = _new(4.4 if served else 2.2)
     upper, *lower = figure.subfigures(2 if served else 1, 1, squeeze=False)[:, 0]
     when, visits = upper.subplots(1, 2)
     when.step(found.born.tolist(), range(1, count + 1), where="post", color=BLUE)
-    when.set_xlabel("optimiser step")
-    when.set_ylabel("slots written")
-    when.set_title(f"{count:,} of {layer.memory.capacity:,} slots written")
+    title = f"{count:,} of {layer.memory.capacity:,} slots written"
+    when.set(title=title, xlabel="optimiser step", ylabel="slots written")
     when.grid()
-    visits.bar(range(1, count + 1), found.visits.numpy(), color=VERMILION, width=0.9 if count < 200 else 1.0)
-    visits.set_xlabel("slot, in order of writing")
-    visits.set_ylabel("visits in training")
+    _bars(visits, found.visits, VERMILION, 0.9)
+    visits.set(xlabel="slot, in order of writing", ylabel="visits in training")
     visits.grid(axis="y")
-    if programs is not None and lower:
-        use = views.attention(programs, inputs=None if labels is None else len(labels))[:, found.slots]
-        kept = _finite(use)
-        use = use[kept]
-        names, rows = (None, use.mean(0, keepdim=True)) if labels is None else views.by_label(use, labels[kept])
+    if use is not None and lower:
+        use = use[:, found.slots]
+        names, rows = (None, use.mean(0, keepdim=True)) if own is None else views.by_label(use, own)
         axis = lower[0].subplots()
-        picture = _heat(axis, rows)
-        _names(axis, ["all"] if names is None else names.tolist())
-        axis.set_ylabel("inputs" if names is None else "label")
-        axis.set_xlabel("slot, in order of writing")
+        picture = _heat(axis, rows, ["all"] if names is None else names.tolist())
+        axis.set(xlabel="slot, in order of writing", ylabel="inputs" if names is None else "label")
         _bar(lower[0], picture, axis, "mean share")
     return figure

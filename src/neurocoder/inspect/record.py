@@ -54,9 +54,6 @@ class Recording(Mapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._first_names and bool(self._calls[self._first_names[name]])
-
 
 _blocks: ContextVar[tuple[int, ...]] = ContextVar("neurocoder_recordings", default=())
 """The blocks that the running thread or task is in, by number."""

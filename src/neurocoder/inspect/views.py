@@ -42,11 +42,12 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32)
 
 
-def _by_input(values: Tensor, own: int, inputs: int | None) -> Tensor:
+def by_input(values: Tensor, own: int, inputs: int | None = None) -> Tensor:
     """Means over all leading dimensions but that of the inputs: (..., *own) -> (N, *own); `own` counts the last ones.
 
     The inputs are the first dimension of size N, or the only other one, as where the batch comes second.
     """
+    values = _plain(values)
     leading, rest = values.shape[: values.dim() - own], values.shape[values.dim() - own :]
     count = (leading[0] if leading else 1) if inputs is None else inputs
     axes = [axis for axis, size in enumerate(leading) if size == count]
@@ -84,7 +85,7 @@ def attention(programs: Composition, memory: str = "u", inputs: int | None = Non
     read = _reads(programs)
     if memory not in (known := dict.fromkeys([*MEMORIES, *read])):
         raise ValueError(f"memory must be among {', '.join(known)}, got {memory!r}")
-    return _by_input(_plain(read.get(memory, read["u"])).mean(-2), 1, inputs)
+    return by_input(_plain(read.get(memory, read["u"])).mean(-2), 1, inputs)
 
 
 def vectors(programs: Composition, inputs: int | None = None) -> Tensor:
@@ -103,8 +104,17 @@ def vectors(programs: Composition, inputs: int | None = None) -> Tensor:
     """
     reads = _reads(programs)
     if hasattr(programs, "vectors"):
-        return _by_input(_plain(programs.vectors()), 1, inputs)
-    return torch.cat([_by_input(_plain(values), 2, inputs).flatten(1) for values in reads.values()], 1)
+        return by_input(programs.vectors(), 1, inputs)
+    return torch.cat([by_input(values, 2, inputs).flatten(1) for values in reads.values()], 1)
+
+
+def as_labels(labels: Any) -> Tensor:
+    """Labels as a tensor on the CPU."""
+    try:
+        return torch.as_tensor(labels).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(next(iter(labels), None)).__name__ if isinstance(labels, Sequence) else type(labels).__name__
+        raise ValueError(f"labels must be whole numbers, one for each input, got {kind}") from None
 
 
 def by_label(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,10 +125,7 @@ def by_label(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([2, 7]), tensor([[0.],
                 [2.]]))
     """
-    try:
-        labels = torch.as_tensor(labels).detach().cpu().flatten()
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"labels must be whole numbers, one for each input, got {type(labels).__name__}") from None
+    labels = as_labels(labels).flatten()
     if len(labels) != len(values):
         raise ValueError(f"labels must have one entry for each of the {len(values)} inputs, got {len(labels)}")
     names = labels.unique()
