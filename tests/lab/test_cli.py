@@ -1,6 +1,7 @@
 """The command line: what it offers, and what it says to wrong input."""
 
 import dataclasses
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,13 @@ def test_demo_asks_for_the_images_first(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr()
     assert f"error: there is no MNIST in {tmp_path}" in said.err
     assert said.out == ""
+
+
+def test_a_system_without_posix_is_named(capsys, monkeypatch):
+    known = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "fcntl" else known(name))
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err.startswith("error: the lab needs a POSIX system, such as Linux, macOS or WSL")
 
 
 def test_every_preset_is_explained(capsys):

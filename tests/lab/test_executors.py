@@ -1,16 +1,20 @@
 """Sweeps: many runs in one or more processes or on a cluster, of which none takes the others down."""
 
+import fcntl
 import multiprocessing
 import os
+import pty
 import re
 import signal
 import socket
+import subprocess
 import sys
+import termios
 import threading
 import time
 
 import pytest
-from lines import Config, Points, command, outcome, run
+from lines import Config, Points, command, outcome, run, settings
 
 from neurocoder.lab.records.checkpoint import Checkpoint
 from neurocoder.lab.runner import executors
@@ -136,6 +140,30 @@ def test_a_closed_terminal_stops_a_sweep_unless_nohup_protects_it():
             assert signals.received == expected
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_gone_is_a_reason_to_save(tmp_path):
+    """Not only the signal: from then on, printing is an error."""
+    terminal, theirs = pty.openpty()
+    words = ["run", "lines:Lines", "--variants", "linear", "--seeds", "0", "--steps", "900", "--pause", "0.05"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "neurocoder.lab", *words, "--output", str(tmp_path)],
+        env=settings(),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    shown = b""
+    while b"/900" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.wait(60) == 128 + signal.SIGHUP
+    (checkpoint,) = tmp_path.rglob("seed0.*")
+    assert 0 < Checkpoint.read(checkpoint).state["taken"] < 900
 
 
 def test_a_cluster_needs_ray(tmp_path, capsys, monkeypatch):

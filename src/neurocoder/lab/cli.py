@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise ValueError(f"{option.rstrip('=')} must have a value, got ''")
         if name not in COMMANDS:
             raise ValueError(f"command must be among {', '.join(COMMANDS)}, got {name!r}")
+        if importlib.util.find_spec("fcntl") is None:
+            raise ValueError("the lab needs a POSIX system, such as Linux, macOS or WSL: it locks files with fcntl")
         missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
         if missing:
             raise ValueError(f"the lab needs {', '.join(missing)}: pip install 'neurocoder[lab]'")
