@@ -46,6 +46,7 @@ from .surgery.plan import Plan, plan
 from .surgery.recode import recode
 from .surgery.registry import register
 from .surgery.restore import restore
+from .trainer import TrainerMixin
 from .training import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
 from .version import __version__
 
@@ -90,6 +91,7 @@ __all__ = [
     "Start",
     "StoredProgramConfig",
     "StoredProgramLinear",
+    "TrainerMixin",
     "__version__",
     "auxiliary_loss",
     "backend",

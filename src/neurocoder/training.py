@@ -15,6 +15,7 @@ from .layer.checks import require_module
 from .program.dispatch import fuses_orthogonality
 from .program.layer import ProgramLayer
 from .program.memory import ProgramMemory, unsharded
+from .surgery.clients import warn_of_unsaved
 
 PARTS = ("memory", "controller", "residual", "main")
 
@@ -131,7 +132,8 @@ def parameter_groups(
     model: nn.Module, *, lr: float, controller_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser: controllers with their own learning rate; no decay on slots, keys, biases and other
-    vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`.
+    vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`. A warning names trained
+    coded layers that PEFT's `save_pretrained` would leave out.
 
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
@@ -144,6 +146,7 @@ def parameter_groups(
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
             raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     owners = _owners(model)
+    warn_of_unsaved(model)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if not parameter.requires_grad:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from client_helpers import GATES, TOKENS, assert_same, coded, gpt2, llama, logits, moved, recoded, state
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import load_file
 from torch import nn
 
 import neurocoder as nc
@@ -115,6 +116,58 @@ def test_an_adapter_checkpoint_holds_the_trained_copy(tmp_path):
     wrapped.save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(nc.recode(llama(), "lm_head", small()), tmp_path).eval()
     torch.testing.assert_close(logits(again), logits(wrapped.eval()))
+
+
+def test_what_is_unfrozen_after_get_peft_model_is_not_saved_and_a_warning_says_so(tmp_path):
+    wrapped = lora(recoded(llama()))
+    nc.parameter_groups(wrapped, lr=0.1)  # all is frozen but the adapters: no warning
+    for layer in nc.coded_layers(wrapped).values():
+        layer.requires_grad_(True)
+    wanted = r"leaves out coded layers that are trained: base_model\..*\.mlp\.gate_proj, .*modules_to_save"
+    with pytest.warns(UserWarning, match=wanted):
+        nc.parameter_groups(wrapped, lr=0.1)
+    wrapped.save_pretrained(tmp_path)
+    assert not [name for name in load_file(tmp_path / "adapter_model.safetensors") if "memory" in name]
+
+
+@pytest.mark.parametrize("kind", ["program", "growing"])
+def test_coded_layers_named_in_modules_to_save_are_trained_saved_and_loaded(tmp_path, kind):
+    config = small() if kind == "program" else nc.GrowingConfig(slots=2, rank=2, top_k=2, max_similarity=0.9)
+    model = nc.recode(llama(), "gate_proj", config)
+    options = {"r": 2, "target_modules": ["q_proj"], "modules_to_save": list(nc.coded_layers(model))}
+    wrapped = get_peft_model(model, LoraConfig(**options))
+    optimiser = torch.optim.Adam(nc.parameter_groups(wrapped, lr=0.05))
+    growth = nc.grow(wrapped, optimiser) if kind == "growing" else None
+    expected = logits(wrapped.eval())
+    for _ in range(3):
+        (wrapped.train()(TOKENS, labels=TOKENS).loss + nc.auxiliary_loss(wrapped)).backward()
+        optimiser.step()
+    if growth is not None:
+        assert [layer.memory.capacity for layer in nc.coded_layers(wrapped).values()] == [4, 4]
+    found = logits(wrapped.eval())
+    assert not torch.allclose(found, expected, atol=1e-2)
+    wrapped.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(nc.recode(llama(), "gate_proj", config), tmp_path).eval()
+    torch.testing.assert_close(logits(again), found)
+
+
+def test_modules_to_save_of_a_frozen_residual_is_an_error_that_says_what_to_do():
+    """PEFT makes every parameter of its copy trainable."""
+    model = nc.recode(llama(), "gate_proj", nc.GrowingConfig(slots=4, residual="frozen"))
+    wrapped = get_peft_model(model, LoraConfig(target_modules=["q_proj"], modules_to_save=["gate_proj"]))
+    optimiser = torch.optim.Adam(nc.parameter_groups(wrapped, lr=0.05))
+    with pytest.raises(ValueError, match=r"save\.default' has residual='frozen', but its R or bias is trainable"):
+        nc.grow(wrapped, optimiser)
+    for layer in nc.coded_layers(wrapped).values():
+        layer.R.requires_grad_(False)
+    before = [layer.R.clone() for layer in nc.coded_layers(wrapped).values()]
+    optimiser = torch.optim.Adam(nc.parameter_groups(wrapped, lr=0.05))
+    nc.grow(wrapped, optimiser)
+    wrapped.train()(TOKENS, labels=TOKENS).loss.backward()
+    optimiser.step()
+    for layer, kept in zip(nc.coded_layers(wrapped).values(), before, strict=True):
+        assert torch.equal(layer.R, kept)
+        assert int(layer.memory.written) == 1
 
 
 def test_an_adapters_own_layers_are_recoded_only_by_name():

@@ -1,13 +1,11 @@
 """The Trainer of transformers: gradient accumulation with the auxiliary loss, weight decay, resuming."""
 
-import ast
 import copy
-import re
-from pathlib import Path
 
 import pytest
 import torch
 from client_helpers import assert_same, coded, llama, recoded, state
+from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
 import neurocoder as nc
@@ -15,19 +13,8 @@ import neurocoder as nc
 LR = 0.1
 
 
-def recipe():
-    """The class `ProgramTrainer` as docs/clients.md prints it."""
-    page = Path(__file__).parents[2] / "docs" / "clients.md"
-    block = next(
-        text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "(Trainer)" in text
-    )
-    found = [node for node in ast.parse(block).body if isinstance(node, ast.ClassDef)]
-    namespace = {"Trainer": Trainer, "nc": nc}
-    exec(compile(ast.Module(found, []), str(page), "exec"), namespace)
-    return namespace["ProgramTrainer"]
-
-
-ProgramTrainer = recipe()
+class ProgramTrainer(nc.TrainerMixin, Trainer):
+    """As docs/clients.md has it."""
 
 
 def rows(count):
@@ -50,6 +37,8 @@ def train(model, folder, data, *, batch, accumulate, steps=1, trainer_type=Progr
         gradient_accumulation_steps=accumulate,
         max_steps=steps,
         max_grad_norm=0.0,
+        learning_rate=LR,
+        weight_decay=options.pop("weight_decay", 0.0),
         lr_scheduler_type="constant",
         use_cpu=True,
         report_to="none",
@@ -58,7 +47,7 @@ def train(model, folder, data, *, batch, accumulate, steps=1, trainer_type=Progr
         save_strategy=options.pop("save_strategy", "no"),
         remove_unused_columns=options.pop("remove_unused_columns", True),
     )
-    optimiser = options.pop("optimiser", None) or torch.optim.SGD(model.parameters(), lr=LR)
+    optimiser = options.pop("optimiser", torch.optim.SGD(model.parameters(), lr=LR))
     trainer = in_order(trainer_type)(
         model=model, args=arguments, train_dataset=data, optimizers=(optimiser, None), **options
     )
@@ -113,7 +102,7 @@ class WithoutLossOptions(torch.nn.Module):
         return {"loss": self.inner(input_ids=input_ids, labels=labels).loss}
 
 
-def test_the_recipe_holds_for_models_whose_loss_trainer_divides(tmp_path):
+def test_it_holds_for_models_whose_loss_trainer_divides(tmp_path):
     data = [{**row, "labels": row["input_ids"]} for row in rows(8)]  # the same number of targets in each
     model = recoded(llama(), orthogonality=2.0)
     expected = by_hand(copy.deepcopy(model), data)
@@ -128,7 +117,7 @@ def mean_over_all_targets(outputs, labels, num_items_in_batch):
     return total / num_items_in_batch
 
 
-def test_the_recipe_holds_with_a_loss_function_of_ones_own(tmp_path):
+def test_it_holds_with_a_loss_function_of_ones_own(tmp_path):
     model, data = recoded(llama(), orthogonality=2.0), rows(8)
     expected = by_hand(copy.deepcopy(model), data)
     train(model, tmp_path, data, batch=2, accumulate=4, compute_loss_func=mean_over_all_targets)
@@ -148,12 +137,29 @@ class WithoutLabels(torch.nn.Module):
         return {"logits": self.inner(input_ids=input_ids).logits}
 
 
-def test_the_recipe_holds_for_any_model_with_a_loss_function_of_ones_own(tmp_path):
+def test_it_holds_for_any_model_with_a_loss_function_of_ones_own(tmp_path):
     model, data = recoded(llama(), orthogonality=2.0), rows(8)
     expected = by_hand(copy.deepcopy(model), data)
     wrapped = WithoutLabels(model)
     options = {"compute_loss_func": mean_over_all_targets, "remove_unused_columns": False}
     train(wrapped, tmp_path, data, batch=2, accumulate=4, **options)
+    assert_close(model, expected)
+
+
+class Declared(ProgramTrainer):
+    """A loss of one's own that says how it is scaled."""
+
+    loss_is_scaled_for_ga = False
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, None)
+
+
+def test_it_holds_for_a_trainer_that_says_how_its_loss_is_scaled(tmp_path):
+    data = [{**row, "labels": row["input_ids"]} for row in rows(8)]
+    model = recoded(llama(), orthogonality=2.0)
+    expected = by_hand(copy.deepcopy(model), data)
+    train(model, tmp_path, data, batch=2, accumulate=4, trainer_type=Declared)
     assert_close(model, expected)
 
 
@@ -167,7 +173,7 @@ class Naive(Trainer):
 
 
 def test_without_the_division_the_auxiliary_loss_counts_once_a_micro_batch(tmp_path):
-    """Why the recipe divides: were this to change in transformers, the recipe would be wrong."""
+    """Why the mix-in divides: were this to change in transformers, it would be wrong."""
     model, data = recoded(llama(), orthogonality=2.0), rows(8)
     expected = by_hand(copy.deepcopy(model), data, a=4.0)
     train(model, tmp_path, data, batch=2, accumulate=4, trainer_type=Naive)
@@ -198,25 +204,97 @@ def test_a_loop_of_ones_own_divides_both_losses(tmp_path):
     assert_close(model, expected)
 
 
-def test_parameter_groups_keep_trainer_from_decaying_slots_and_keys(tmp_path):
-    """With a gradient of zero AdamW only decays; a learning rate of 0.1 and a decay of 1.0 then take a tenth."""
+class Idle(Trainer):
+    """Its gradients are zero: AdamW only decays."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, False, num_items_in_batch) * 0
+
+
+class IdleWithMixin(nc.TrainerMixin, Idle):
+    def compute_loss(self, *inputs, **options):
+        return Idle.compute_loss(self, *inputs, **options)
+
+
+def decayed(before, after):
+    """The names of the parameters that lost a tenth; no other moved. Rate and decay are 0.1 and 1.0."""
+    found = {name for name in before if not torch.equal(after[name], before[name])}
+    for name in found:
+        torch.testing.assert_close(after[name], 0.9 * before[name], msg=name)
+    return found
+
+
+OPTIMISERS = {
+    "parameter_groups": (Idle, lambda model: torch.optim.AdamW(nc.parameter_groups(model, lr=LR, weight_decay=1.0))),
+    "Trainer's own": (IdleWithMixin, lambda model: None),
+}
+
+
+@pytest.mark.parametrize("way", OPTIMISERS)
+def test_slots_and_keys_are_not_decayed(tmp_path, way):
+    trainer_type, make = OPTIMISERS[way]
     model = recoded(llama())
-    optimiser = torch.optim.AdamW(nc.parameter_groups(model, lr=0.1, weight_decay=1.0))
     before = state(model)
+    options = {"trainer_type": trainer_type, "optimiser": make(model), "weight_decay": 1.0}
+    train(model, tmp_path, rows(2), batch=2, accumulate=1, **options)
+    found = decayed(before, state(model))
+    assert not [name for name in found if ".memory." in name or name.endswith("bias") or "norm" in name]
+    assert {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.R"} <= found
+    assert "model.layers.0.mlp.gate_proj.controller.input_weight" in found
 
-    class Idle(Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            return super().compute_loss(model, inputs, False, num_items_in_batch) * 0
 
-    train(model, tmp_path, rows(2), batch=2, accumulate=1, trainer_type=Idle, optimiser=optimiser)
-    after = state(model)
-    for name in (f"model.layers.{i}.mlp.gate_proj.memory" for i in range(2)):
-        inside = [key for key in before if key.startswith(f"{name}.")]
-        assert len(inside) == 9
-        for key in inside:
-            assert torch.equal(after[key], before[key]), key
-    for name in ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.gate_proj.controller.input_weight"):
-        torch.testing.assert_close(after[name], 0.9 * before[name])
+def test_trainer_alone_decays_slots_and_keys(tmp_path):
+    """Why the mix-in is there."""
+    model = recoded(llama())
+    before = state(model)
+    train(model, tmp_path, rows(2), batch=2, accumulate=1, trainer_type=Idle, optimiser=None, weight_decay=1.0)
+    assert "model.layers.0.mlp.gate_proj.memory.U" in decayed(before, state(model))
+
+
+def growing():
+    config = nc.GrowingConfig(slots=4, rank=2, top_k=2, max_similarity=0.9, consolidation=None)
+    return nc.recode(llama(), "down_proj", config)
+
+
+def test_growing_layers_write_a_slot_a_step_however_many_micro_batches_make_it(tmp_path):
+    data = [{**row, "labels": row["input_ids"]} for row in rows(24)]
+    models = [growing(), growing()]
+    for model, batch, accumulate in zip(models, (8, 2), (1, 4), strict=True):
+        sizes = {"batch": batch, "accumulate": accumulate, "steps": 3}
+        train(model, tmp_path, data, **sizes, optimiser=torch.optim.SGD(model.parameters(), lr=LR))
+        assert [int(layer.memory.written) for layer in coded(model).values()] == [3, 3]
+    assert_close(*models)
+
+
+def test_a_second_training_of_a_trainer_grows_on(tmp_path):
+    model = growing()
+    trainer = train(model, tmp_path, rows(8), batch=4, accumulate=1, optimiser=None)
+    assert [int(layer.memory.written) for layer in coded(model).values()] == [1, 1]
+    trainer.train()
+    assert [int(layer.memory.written) for layer in coded(model).values()] == [2, 2]
+
+
+def test_growing_layers_without_the_mixin_are_an_error(tmp_path):
+    with pytest.raises(RuntimeError, match=r"call nc\.grow\(model, optimiser\) once, before training"):
+        train(growing(), tmp_path, rows(4), batch=4, accumulate=1, trainer_type=Trainer, optimiser=None)
+
+
+def test_adapters_train_beside_growing_layers_that_are_frozen(tmp_path):
+    model = get_peft_model(growing(), LoraConfig(r=2, target_modules=["q_proj"]))
+    before = state(model)
+    train(model, tmp_path, rows(4), batch=2, accumulate=2, optimiser=None)
+    moved_names = {name for name, tensor in state(model).items() if not torch.equal(tensor, before[name])}
+    assert moved_names
+    assert all("lora_B" in name for name in moved_names)
+
+
+def test_checkpoints_of_trainer_that_would_lack_the_programs_are_announced(tmp_path):
+    """For a PEFT model, Trainer saves what `save_pretrained` does."""
+    model = get_peft_model(recoded(llama()), LoraConfig(r=2, target_modules=["q_proj"]))
+    for layer in nc.coded_layers(model).values():
+        layer.requires_grad_(True)
+    with pytest.warns(UserWarning, match=r"save_pretrained of PEFT leaves out coded layers that are trained"):
+        train(model, tmp_path, rows(2), batch=2, accumulate=1, optimiser=None)
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 from torch import nn
 
 from ..distributed import is_sharded
 from ..layer.base import coded_layers
 from ..ops.torch_private import all_hooks
+from .targets import overview
 
 
 def alteration(plain: nn.Module) -> str | None:
@@ -61,12 +64,19 @@ def is_in_adapter(modules: dict[str, nn.Module], name: str) -> bool:
     return False
 
 
-def unsaved_by_peft(model: nn.Module) -> list[str]:
-    """The trained coded layers that PEFT's `save_pretrained` leaves out: all that are not in `modules_to_save`."""
+def warn_of_unsaved(model: nn.Module) -> None:
+    """Warn of trained coded layers that PEFT's `save_pretrained` leaves out: those not in `modules_to_save`."""
     if not any(hasattr(module, "peft_config") for module in model.modules()):
-        return []
-    return [
+        return
+    unsaved = [
         name
         for name, layer in coded_layers(model).items()
         if "modules_to_save" not in name.split(".") and any(p.requires_grad for p in layer.parameters())
     ]
+    if unsaved:
+        warnings.warn(
+            f"save_pretrained of PEFT leaves out coded layers that are trained: {overview(unsaved, 3)}. Name them in "
+            "LoraConfig(modules_to_save=list(nc.coded_layers(model))) before get_peft_model, or save with nc.save too",
+            UserWarning,
+            stacklevel=3,
+        )
