@@ -14,7 +14,7 @@ from torch import nn
 
 import neurocoder as nc
 from conftest import randomised, small
-from neurocoder import checkpoint
+from neurocoder import checkpoint_files
 
 
 class Net(nn.Module):
@@ -146,6 +146,30 @@ def test_compiled_models(tmp_path):
     torch.testing.assert_close(other(TOKENS), model(TOKENS))
 
 
+def test_frozen_parameters_stay_frozen_where_layers_are_recoded(tmp_path):
+    """Also those of plain layers: a frozen base would train again without a word."""
+    model = Net().requires_grad_(False)
+    nc.recode(model, ("twice", "head"), small())
+    model.head.memory.U.requires_grad_(False)
+    model.norm.requires_grad_(True)
+    nc.save(model, tmp_path)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert "twice.memory.U" in trained
+    other = nc.load(tmp_path, Net())
+    assert {name for name, p in other.named_parameters() if p.requires_grad} == trained
+    assert not other.decode.weight.requires_grad
+    frozen = nc.load(tmp_path, Net().requires_grad_(False))
+    assert {name for name, p in frozen.named_parameters() if p.requires_grad} == {
+        name for name in trained if not name.startswith("norm.")
+    }
+
+
+def test_what_is_frozen_is_the_models_own_if_nothing_is_recoded(tmp_path):
+    """An optimiser may hold its parameters."""
+    nc.save(coded_net().requires_grad_(False), tmp_path)
+    assert all(p.requires_grad for p in nc.load(tmp_path, coded_net(seed=1)).parameters())
+
+
 def test_the_folder_holds_two_files_and_no_pickle(tmp_path):
     nc.save(coded_net(), tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["neurocoder.json", "neurocoder.safetensors"]
@@ -165,17 +189,6 @@ def test_others_may_read_the_files_as_any_new_file(tmp_path):
     assert len(modes) == 1
 
 
-@pytest.mark.parametrize("content", [None, "", "{", '{"format": 99, "layers": {}}'])
-def test_the_json_file_is_for_reading_only(tmp_path, content):
-    model = coded_net()
-    nc.save(model, tmp_path)
-    if content is None:
-        (tmp_path / "neurocoder.json").unlink()
-    else:
-        (tmp_path / "neurocoder.json").write_text(content)
-    assert_same(model, nc.load(tmp_path, Net()))
-
-
 def full_disk(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -190,8 +203,8 @@ def full_for_tensors(source, target, replace=os.replace):
 
 
 FAILURES = {
-    "tensors": lambda patch: patch.setattr(checkpoint, "save_file", full_disk),
-    "tensors, half written": lambda patch: patch.setattr(checkpoint, "save_file", half_a_file),
+    "tensors": lambda patch: patch.setattr(checkpoint_files, "save_file", full_disk),
+    "tensors, half written": lambda patch: patch.setattr(checkpoint_files, "save_file", half_a_file),
     "config": lambda patch: patch.setattr(Path, "write_text", full_disk),
     "flush": lambda patch: patch.setattr(os, "fsync", full_disk),
     "rename": lambda patch: patch.setattr(os, "replace", full_disk),

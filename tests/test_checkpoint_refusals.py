@@ -1,31 +1,24 @@
 """`load` of what is no sound checkpoint of the model: one clear error, and nothing changed."""
 
 import json
+import random
+import struct
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 import neurocoder as nc
+from attack_checkpoints import CONFIG, TENSORS, coded, flipped, forge, header_length, places, plain
 from conftest import small
 from snapshots import Snapshot
 from test_checkpoint import Net, assert_same, coded_net
 
 
 def edit(change):
-    """A function that changes the config and the tensors inside a checkpoint, or returns another config as text."""
-
-    def apply(folder):
-        file = folder / "neurocoder.safetensors"
-        tensors = load_file(file)
-        with safe_open(file, "pt") as content:
-            config = json.loads(content.metadata()["neurocoder"])
-        text = change(config, tensors)
-        save_file(tensors, file, {"neurocoder": text if isinstance(text, str) else json.dumps(config)})
-
-    return apply
+    """A function that forges a checkpoint: `change` gets its config and tensors, and may return another config."""
+    return lambda folder: forge(folder, change)
 
 
 def untie(config, tensors):
@@ -63,8 +56,8 @@ DAMAGE = {
         "has no neurocoder.safetensors: give a folder that nc.save",
     ),
     "newer format": (
-        edit(lambda config, _: config.update(format=3, version="9.0")),
-        r"written by neurocoder 9\.0 in format 3; this is .*, which reads up to format 2: upgrade neurocoder",
+        edit(lambda config, _: config.update(format=4, version="9.0")),
+        r"written by neurocoder 9\.0 in format 4; this is .*, which reads up to format 3: upgrade neurocoder",
     ),
     "config is not JSON": (edit(lambda *_: "{"), "damaged neurocoder config, save it again: JSONDecodeError"),
     "config is not a table": (edit(lambda *_: "[1]"), "damaged neurocoder config"),
@@ -223,5 +216,93 @@ def test_a_failure_inside_the_models_own_loading_puts_the_plain_layers_back(tmp_
     model.embed.register_load_state_dict_pre_hook(refuse)
     before = Snapshot(model)
     with pytest.raises(nc.CheckpointError, match="not today"):
+        nc.load(tmp_path, model)
+    before.assert_unchanged()
+
+
+@pytest.mark.parametrize("place", ["values", "header", "neurocoder.json"])
+def test_any_flipped_bit_is_found(tmp_path, place):
+    nc.save(coded(), tmp_path)
+    file, bits = places(tmp_path)[place]
+    content, model = file.read_bytes(), plain()
+    before = Snapshot(model)
+    for bit in random.Random(0).sample(bits, 60):
+        file.write_bytes(flipped(content, bit))
+        with pytest.raises(nc.CheckpointError, match=f"{tmp_path}"):
+            nc.load(tmp_path, model)
+        before.assert_unchanged()
+
+
+@pytest.mark.parametrize("name", [TENSORS, CONFIG])
+@pytest.mark.parametrize("word", ['"format', '"digest', "1", " ", "e"])
+def test_flips_that_leave_a_sound_looking_config(tmp_path, name, word):
+    """3 to 2, a format without digests; another name for the digest; another number, or white space."""
+    nc.save(coded(), tmp_path)
+    file = tmp_path / name
+    content = file.read_bytes()
+    config = content[: header_length(content)] if name == TENSORS else content
+    place = config.replace(b"\\", b" ").rindex(word.encode()) + len(word) - 1
+    if word == '"format':
+        place = config.index(b"3", place)
+    for bit in (0, 1, 2, 3, 5):
+        file.write_bytes(flipped(content, 8 * place + bit))
+        with pytest.raises(nc.CheckpointError, match=name):
+            nc.load(tmp_path, plain())
+
+
+def resized(**changes):
+    """Change what the header says of one tensor, with the same bytes behind it."""
+
+    def apply(folder):
+        content = (folder / TENSORS).read_bytes()
+        begin = header_length(content)
+        header = json.loads(content[8:begin])
+        header["0.R"].update(changes)
+        text = json.dumps(header).encode()
+        (folder / TENSORS).write_bytes(struct.pack("<Q", len(text)) + text + content[begin:])
+
+    return apply
+
+
+def long_header(length):
+    return lambda folder: (folder / TENSORS).write_bytes(struct.pack("<Q", length) + b"{}" * 100)
+
+
+def asking(layer, **fields):
+    """A config with valid digests, whose layer is far larger than the file."""
+    return edit(lambda config, _: config["layers"][layer]["config"].update(fields))
+
+
+LARGER = "is damaged: layer .* has more numbers than the file"
+FORGED = {
+    "header of exabytes": (long_header(2**63), "damaged or not a safetensors file"),
+    "header of gigabytes": (long_header(2**32), "damaged or not a safetensors file"),
+    "header longer than the file": (long_header(1000), "damaged or not a safetensors file"),
+    "offsets beyond the file": (resized(data_offsets=[0, 2**50]), "damaged or not a safetensors file"),
+    "offsets backwards": (resized(data_offsets=[120, 0]), "damaged or not a safetensors file"),
+    "offsets below zero": (resized(data_offsets=[-120, 0]), "damaged or not a safetensors file"),
+    "overlapping offsets": (resized(data_offsets=[4, 124]), "damaged or not a safetensors file"),
+    "shape of terabytes": (resized(shape=[2**40, 6]), "damaged or not a safetensors file"),
+    "shape that overflows": (resized(shape=[2**62, 2**62]), "damaged or not a safetensors file"),
+    "larger dtype": (resized(dtype="F64"), "damaged or not a safetensors file"),
+    "unknown dtype": (resized(dtype="F99"), "damaged or not a safetensors file"),
+    "dtype of that size": (resized(dtype="I32"), "its tensors do not match their digest"),
+    "shape of that size": (resized(shape=[6, 5]), "its tensors do not match their digest"),
+    "a million slots": (asking("0", slots=10**6), LARGER),
+    "slots of terabytes": (asking("0", slots=10**12), LARGER),
+    "an LSTM of terabytes": (asking("0", hidden=10**7), LARGER),
+    "experts of terabytes": (asking("4", experts=10**12), LARGER),
+    "more slots than a size can be": (asking("0", slots=10**30), "cannot be recoded as it was saved"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_forged_sizes_are_refused_before_anything_is_allocated(tmp_path, forgery):
+    apply, message = FORGED[forgery]
+    nc.save(coded(), tmp_path)
+    apply(tmp_path)
+    model = plain()
+    before = Snapshot(model)
+    with pytest.raises(nc.CheckpointError, match=message):
         nc.load(tmp_path, model)
     before.assert_unchanged()

@@ -9,7 +9,8 @@ from .baselines import (
     StoredProgramConfig,
     StoredProgramLinear,
 )
-from .checkpoint import CheckpointError, load, save
+from .checkpoint import load, save
+from .checkpoint_files import CheckpointError
 from .core import CoreConfig, CoreConv1d, CoreConv2d, CoreLinear, CorePrograms
 from .exact import ExactConfig, ExactLinear, ExactPrograms, exact
 from .growing import (

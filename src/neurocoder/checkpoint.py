@@ -1,40 +1,33 @@
-"""Checkpoints: a folder with `neurocoder.safetensors`, which is authoritative, and `neurocoder.json`.
-
-The first holds both tensors and config, so a save is one atomic rename; the second is for human readers. Files that
-another library may own are never written, and nothing is ever pickled.
-"""
+"""Saving models and loading them; `checkpoint_files` has what is in the files."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import shutil
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .distributed import gathered, is_first_process, is_sharded, on_first_process, sharded_like, wrapper_conflict
+from .checkpoint_files import Checkpoint, CheckpointError, damage_of, find, read, write
+from .distributed import (
+    gathered,
+    is_first_process,
+    is_sharded,
+    on_first_process,
+    sharded_like,
+    unwrapped,
+    wrapper_conflict,
+)
 from .layer.base import CodedLayer
 from .layer.checks import require_module
 from .layer.config import Config, kind_of
 from .ops.compiled import uncompiled
 from .surgery.recode import swap, warn_of_optimisers
-from .surgery.registry import configs_named, kind_for
+from .surgery.registry import LayerSpec, configs_named, kind_for
 from .surgery.targets import Model, modules_by_name
-from .version import __version__
-
-FORMAT = 2
-"""Version of the layout; newer ones are refused."""
-TENSORS, CONFIG = "neurocoder.safetensors", "neurocoder.json"
-TENSORS_1 = "model.safetensors"
-"""The first one's name in format 1, which other libraries use too: such a file may not be ours."""
-_KEY = "neurocoder"
 
 
 class SavedLayer(NamedTuple):
@@ -44,25 +37,17 @@ class SavedLayer(NamedTuple):
     control_dim: int | None
 
 
-class CheckpointError(ValueError):
-    """A checkpoint cannot be written or read; nothing was changed.
-
-    Example:
-        >>> try:
-        ...     nc.load("nowhere", nn.Linear(8, 4))
-        ... except nc.CheckpointError as error:
-        ...     print("nothing changed")
-        nothing changed
-    """
-
-
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Save a model, with or without coded layers, as a folder. An existing checkpoint is replaced atomically.
 
     Other files in the folder are left alone, so it may be one that `save_pretrained` wrote. A checkpoint in format 1
     (`model.safetensors`, `config.json`) stays too, but is no longer read: it may be deleted.
 
-    A model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
+    Names are those of the inner model, also if the model is wrapped by `torch.compile`, DDP, DataParallel or PEFT. A
+    model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
+
+    A process that is killed here leaves the earlier checkpoint, and a folder `.saving-HOST-*`, which the next save on
+    this host removes, if no other process is saving there (file systems without locks keep it).
 
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
@@ -71,67 +56,27 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         ['neurocoder.json', 'neurocoder.safetensors']
     """
     require_module("model", model)
-    model = uncompiled(model)
+    model = unwrapped(model)
     state = model.state_dict(keep_vars=True)
     sharded = any(is_sharded(tensor) for tensor in state.values())
     tensors, aliases = _distinct_tensors(state, keep=not sharded or is_first_process())
-    layers = {
-        name: {"config": module.config.to_dict(), "control_dim": module.control_dim}
-        for name, module in modules_by_name(model).items()
-        if isinstance(module, CodedLayer)
+    config = {
+        "layers": {
+            name: {"config": module.config.to_dict(), "control_dim": module.control_dim}
+            for name, module in modules_by_name(model).items()
+            if isinstance(module, CodedLayer)
+        },
+        "frozen": [name for name, one in state.items() if isinstance(one, nn.Parameter) and not one.requires_grad],
+        "aliases": aliases,
     }
-    text = json.dumps({"format": FORMAT, "version": __version__, "layers": layers, "aliases": aliases}, indent=2)
     if sharded:
-        on_first_process(lambda: _write(Path(path), tensors, text), failed=CheckpointError)
+        on_first_process(lambda: write(Path(path), tensors, config), failed=CheckpointError)
     else:
-        _write(Path(path), tensors, text)
-
-
-def _write(folder: Path, tensors: dict[str, Tensor], text: str) -> None:
-    """Write a checkpoint next to the old one, then rename it into place."""
-    if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"path must be a folder, but {folder} is a file")
-    is_new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
-            save_file(tensors, Path(temporary, TENSORS), {_KEY: text})
-            Path(temporary, CONFIG).write_text(text + "\n")
-            # safetensors makes its files private; give them the permissions of any new file.
-            shutil.copymode(Path(temporary, CONFIG), Path(temporary, TENSORS))
-            for name in (TENSORS, CONFIG):
-                _flush(Path(temporary, name))
-            _put(Path(temporary), folder)
-    except (OSError, SafetensorError) as error:
-        if is_new:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise CheckpointError(f"cannot write the checkpoint {folder}: {error}") from error
-
-
-def _flush(file: Path) -> None:
-    """Wait until the file is on disk, so that the rename never precedes its contents."""
-    with file.open("rb+") as stream:
-        os.fsync(stream.fileno())
-
-
-def _put(temporary: Path, folder: Path) -> None:
-    """Rename both files into place, the authoritative tensors last; if that fails, the old config is put back."""
-    config = folder / CONFIG
-    earlier = config.read_bytes() if config.exists() else None
-    os.replace(temporary / CONFIG, config)
-    try:
-        os.replace(temporary / TENSORS, folder / TENSORS)
-    except OSError:
-        if earlier is None:
-            config.unlink()
-        else:
-            config.write_bytes(earlier)
-        raise
+        write(Path(path), tensors, config)
 
 
 def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A model's state with each tensor once, and for every alias the name its tensor is stored under.
+    """A copy of each tensor of a model's state, on the CPU, and for every alias the name its tensor is stored under.
 
     Sharded tensors are gathered, and dropped again unless `keep` is set.
     """
@@ -151,16 +96,17 @@ def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tens
         first[id(tensor)] = name
         value = gathered(tensor) if is_sharded(tensor) else tensor.detach()
         if keep:
-            tensors[name] = value.clone(memory_format=torch.contiguous_format)
+            tensors[name] = value.to("cpu", copy=True, memory_format=torch.contiguous_format)
     return tensors, aliases
 
 
 def load(path: str | os.PathLike[str], model: Model) -> Model:
     """Load a checkpoint into a model, in place, and return it.
 
-    If the checkpoint has a coded layer where the model has a plain one, that layer is recoded as it was saved: create
-    the optimiser after this call. A file that is truncated, foreign, newer than this version or from another
-    architecture raises an error, and nothing changes.
+    If the checkpoint has a coded layer where the model has a plain one, that layer is recoded as it was saved, and all
+    parameters that were frozen then are frozen again: create the optimiser after this call. A file that is damaged, by
+    a single bit even, foreign, newer than this version or from another architecture raises an error, and nothing
+    changes. A checkpoint of an earlier version has no digests, so that damage may go unnoticed; a warning says so.
 
     Under `fully_shard` each process reads the file and keeps its shard; layers to recode must not be sharded yet.
 
@@ -173,17 +119,28 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
         True
     """
     require_module("model", model)
-    file = _find(Path(path))
-    saved, tensors, version = _read(file)
-    inner = uncompiled(model)
+    saved = read(find(Path(path)))
+    version = saved.config["format"]
+    if not saved.has_digests:
+        warnings.warn(
+            f"{saved.file} has no digests, so damage may go unnoticed: an earlier version wrote it (format {version}); "
+            "save it again",
+            UserWarning,
+            stacklevel=2,
+        )
+    with damage_of(saved.file):
+        frozen = set(saved.config.get("frozen", ()))
+    inner = unwrapped(model) if saved.has_digests else uncompiled(model)
     layers, replaced = _recoded_as_saved(inner, saved)
+    reason = wrapper_conflict({"": uncompiled(model)}, "", "load") if layers else None
+    if reason:
+        raise CheckpointError(f"layer {next(iter(layers))[0]!r} cannot be recoded as it was saved: {reason}")
     warn_of_optimisers(inner, layers, "nc.load")
     swap(inner, layers)
     try:
         state = inner.state_dict(keep_vars=True)
-        if version == 1:
-            tensors = _renamed(tensors, state)
-        _check_fit(inner, state, tensors, file)
+        tensors = _renamed(saved.tensors, state) if version == 1 else saved.tensors
+        _check_fit(inner, state, tensors, saved.file)
         inner.load_state_dict(
             {name: sharded_like(tensors[name], to) if is_sharded(to) else tensors[name] for name, to in state.items()}
         )
@@ -192,17 +149,10 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
         if isinstance(error, RuntimeError):
             raise CheckpointError(str(error)) from error
         raise
+    for name, parameter in state.items() if layers else ():
+        if name in frozen:
+            parameter.requires_grad_(False)
     return model
-
-
-def _find(folder: Path) -> Path:
-    """The file of a checkpoint; the format 1 file if there is no other."""
-    if folder.is_file():
-        raise CheckpointError(f"path must be a folder that nc.save wrote, but {folder} is a file")
-    for name in (TENSORS, TENSORS_1):
-        if (folder / name).is_file():
-            return folder / name
-    raise CheckpointError(f"no checkpoint at {folder}, it has no {TENSORS}: give a folder that nc.save wrote")
 
 
 def _renamed(tensors: dict[str, Tensor], state: dict[str, Any]) -> dict[str, Tensor]:
@@ -212,35 +162,6 @@ def _renamed(tensors: dict[str, Tensor], state: dict[str, Any]) -> dict[str, Ten
         today = "_".join(name.rsplit(".", 1))
         renamed[today if name not in state and today in state else name] = tensor
     return renamed
-
-
-def _read(file: Path) -> tuple[dict[str, SavedLayer], dict[str, Tensor], int]:
-    """The coded layers, all tensors and the format of a checkpoint."""
-    try:
-        with safe_open(file, framework="pt") as content:
-            text = (content.metadata() or {}).get(_KEY)
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}; save it again") from error
-    if text is None:
-        raise CheckpointError(
-            f"{file} is not a neurocoder checkpoint, it carries no neurocoder config: "
-            "read it with safetensors.torch.load_file"
-        )
-    try:
-        config = json.loads(text)
-        if config["format"] > FORMAT:
-            raise CheckpointError(
-                f"{file} was written by neurocoder {config['version']} in format {config['format']}; this is "
-                f"{__version__}, which reads up to format {FORMAT}: upgrade neurocoder"
-            )
-        layers = {name: _saved_layer(name, entry) for name, entry in config["layers"].items()}
-        tensors |= {alias: tensors[name] for alias, name in config["aliases"].items()}
-    except CheckpointError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{file} carries a damaged neurocoder config, save it again: {error!r}") from error
-    return layers, tensors, config["format"]
 
 
 def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
@@ -256,14 +177,18 @@ def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
 Layers = dict[tuple[str, ...], nn.Module]
 
 
-def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[Layers, Layers]:
+def _recoded_as_saved(model: nn.Module, saved: Checkpoint) -> tuple[Layers, Layers]:
     """Coded layers, still without values, for the plain layers that were saved as coded; and what they replace."""
+    with damage_of(saved.file):
+        entries = {name: _saved_layer(name, entry) for name, entry in saved.config["layers"].items()}
     modules = modules_by_name(model)
     names_of: dict[nn.Module, list[str]] = {}
-    for name, entry in saved.items():
+    for name, entry in entries.items():
         module = modules.get(name)
         if module is None:
-            raise CheckpointError(f"the checkpoint has a coded layer {name!r}, the model has no such layer")
+            raise CheckpointError(
+                f"the checkpoint has a coded layer {name!r}, the model has no such layer{_wrapper_hint([name])}"
+            )
         if isinstance(module, CodedLayer):
             found = SavedLayer(module.config, module.control_dim)
             if found != entry:
@@ -280,26 +205,44 @@ def _recoded_as_saved(model: nn.Module, saved: dict[str, SavedLayer]) -> tuple[L
             if reason:
                 raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {reason}")
             names_of.setdefault(module, []).append(name)
-    extra = [name for name, module in modules.items() if isinstance(module, CodedLayer) and name not in saved]
+    extra = [name for name, module in modules.items() if isinstance(module, CodedLayer) and name not in entries]
     if extra:
         raise CheckpointError(
             f"layer {extra[0]!r} is coded in the model, but not in the checkpoint: give a plain model, which is "
             "recoded as it was saved"
         )
-    layers = {tuple(names): _empty_like(names[0], plain, saved[names[0]]) for plain, names in names_of.items()}
+    left = sum(tensor.numel() for tensor in saved.tensors.values())
+    for plain, names in names_of.items():
+        layer = _built(LayerSpec.like, names[0], plain, entries[names[0]])
+        left -= sum(tensor.numel() for tensor in layer.state_dict().values())
+        if left < 0:
+            raise CheckpointError(f"{saved.file} is damaged: layer {names[0]!r} has more numbers than the file")
+    layers = {
+        tuple(names): _built(LayerSpec.empty, names[0], plain, entries[names[0]]) for plain, names in names_of.items()
+    }
     return layers, {tuple(names): plain for plain, names in names_of.items()}
 
 
-def _empty_like(name: str, plain: nn.Module, entry: SavedLayer) -> nn.Module:
-    """A coded layer to replace `plain`, with values still to be loaded."""
+def _built(build: Callable[..., nn.Module], name: str, plain: nn.Module, entry: SavedLayer) -> nn.Module:
+    """A coded layer to replace `plain`, by a method of its kind."""
     kind = kind_for(plain, entry.config)
     if kind is None:
         asked = type(entry.config).__name__
         raise CheckpointError(f"layer {name!r} is a {type(plain).__name__} in the model, which {asked} does not cover")
     try:
-        return kind.empty(plain, entry.config, control_dim=entry.control_dim)
-    except ValueError as error:
+        return build(kind, plain, entry.config, control_dim=entry.control_dim)
+    except (ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {error}") from error
+
+
+def _wrapper_hint(names: Iterable[str]) -> str:
+    """What to do if these names, which one side lacks, come from a wrapper."""
+    parts = {part for name in names for part in name.split(".")}
+    if "module" in parts:
+        return ": if it was saved inside a wrapper, such as AveragedModel, load it into one, or save wrapper.module"
+    if parts & {"base_layer", "lora_A"}:
+        return ": wrap the model with PEFT as the saved one was, or save it after merge_and_unload()"
+    return ""
 
 
 def _check_fit(model: nn.Module, state: dict[str, Any], tensors: dict[str, Tensor], file: Path) -> None:
@@ -310,7 +253,8 @@ def _check_fit(model: nn.Module, state: dict[str, Any], tensors: dict[str, Tenso
     if missing or unknown:
         parts = [f"lacks {', '.join(missing[:3])}"] if missing else []
         parts += [f"has {', '.join(unknown[:3])}, which the model does not have"] if unknown else []
-        raise CheckpointError(f"{file} is of another architecture: it {' and '.join(parts)}")
+        hint = _wrapper_hint(missing + unknown)
+        raise CheckpointError(f"{file} is of another architecture: it {' and '.join(parts)}{hint}")
     first: dict[int, str] = {}
     for name, tensor in state.items():
         stored = tensors[name]

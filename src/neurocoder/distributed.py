@@ -6,6 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .ops.compiled import uncompiled
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile`, DDP, DataParallel or PEFT, unless PEFT holds more; or the model itself."""
+    inner = uncompiled(model)
+    if isinstance(model, DistributedDataParallel | nn.DataParallel):
+        inner = model.module
+    elif type(model).__module__.startswith("peft.") and hasattr(model, "get_base_model"):
+        inner = model.get_base_model()  # with the adapters in it, except for learned prompts
+        inner = inner if len(inner.state_dict()) == len(model.state_dict()) else model
+    return model if inner is model else unwrapped(inner)
 
 
 def is_sharded(tensor: Any) -> bool:
