@@ -124,25 +124,26 @@ def save_for_ever(folder):
 
 
 def kills(folder, count, draw):
-    """After each kill the checkpoint loads, whole; after the next save nothing is left. How many left a folder."""
-    models, left = {0.0: filled(0.0), 1.0: filled(1.0)}, 0
+    """After each kill the checkpoint loads, whole; after the next save nothing is left. Ends after so many that left a
+    folder, and returns the number of kills."""
+    models, left, tried = {0.0: filled(0.0), 1.0: filled(1.0)}, 0, 0
     nc.save(models[0.0], folder)
-    for _ in range(count):
+    while left < count:
         process = subprocess.Popen([sys.executable, __file__, "save", folder], stdout=subprocess.PIPE)
         process.stdout.readline()
         while not leftovers(folder):
             time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.1))
+        time.sleep(draw.uniform(0, 0.04))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        left += bool(leftovers(folder))
+        left, tried = left + bool(leftovers(folder)), tried + 1
         values = torch.cat([one.flatten() for one in nc.load(folder, filled(2.0)).state_dict().values()])
         assert values.unique().tolist() in ([0.0], [1.0]), "the checkpoint is of two saves"
         value = 1 - values[0].item()
         nc.save(models[value], folder)
         assert sorted(one.name for one in folder.iterdir()) == [CONFIG, TENSORS], list(folder.iterdir())
         assert nc.load(folder, filled(2.0))[0].bias[0] == value
-    return left
+    return tried
 
 
 def main():
@@ -155,10 +156,8 @@ def main():
         for place, (loaded, tried) in flips(Path(folder), count, draw).items():
             print(f"{place}: {loaded} of {tried} flipped bits load")
     with tempfile.TemporaryDirectory() as folder:
-        left = kills(Path(folder), times, draw)
-    print(
-        f"{times} kills, {left} of them before the files were in place: every checkpoint loads whole, and the next save cleans up"
-    )
+        tried = kills(Path(folder), times, draw)
+    print(f"{tried} kills, {times} of which left a folder: every checkpoint loads whole, and the next save cleans up")
 
 
 if __name__ == "__main__":

@@ -267,7 +267,8 @@ def saved(writing: bool) -> Any:
             nc.save(model, folder)
             before, after = (load_file(Path(one, "neurocoder.safetensors")) for one in (SAVED / name, folder))
             same = list(before) == list(after) and all(torch.equal(before[key], after[key]) for key in before)
-            found[name]["saved anew"] = same and json.loads(Path(folder, "neurocoder.json").read_text()) == kept
+            anew = json.loads(Path(folder, "neurocoder.json").read_text())
+            found[name]["saved anew"] = same and all(anew[key] == kept[key] for key in ("layers", "aliases"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What is in the folder, and whose it is: digests, what killed saves leave, earlier formats, files of other libraries."""
+"""What is in the folder, and whose it is: digests, remains of killed saves, earlier formats, files of others."""
 
 import fcntl
 import json

@@ -85,6 +85,21 @@ def surgery_inside_ddp_is_refused(folder):
     nc.recode(model.module, "0", small())
 
 
+def ddp_is_saved_and_loaded_as_its_inner_model(folder):
+    """Both processes save into one folder at a time, as each would by itself."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    whole = build()
+    nc.save(DistributedDataParallel(build()), folder / "ddp")
+    torch.distributed.barrier()
+    assert sorted(file.name for file in (folder / "ddp").iterdir()) == ["neurocoder.json", "neurocoder.safetensors"]
+    for other in (plain(), DistributedDataParallel(randomised(build()))):
+        loaded = nc.load(folder / "ddp", other)
+        torch.testing.assert_close(loaded(inputs()), whole(inputs()))
+    with pytest.raises(nc.CheckpointError, match=r"layer '0' cannot be recoded as .*: give nc\.load the inner model"):
+        nc.load(folder / "ddp", DistributedDataParallel(plain()))
+
+
 def a_failing_save_fails_in_every_process(folder):
     (folder / "file").touch()
     with pytest.raises(nc.CheckpointError, match=r"path must be a folder, but .*file is a file"):
@@ -117,6 +132,7 @@ CHECKS = [
     loading_shards,
     surgery_on_shards_is_refused,
     surgery_inside_ddp_is_refused,
+    ddp_is_saved_and_loaded_as_its_inner_model,
     a_failing_save_fails_in_every_process,
     auxiliary_loss_of_the_whole,
     gradients_of_a_training_step,

@@ -46,8 +46,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     Names are those of the inner model, also if the model is wrapped by `torch.compile`, DDP, DataParallel or PEFT. A
     model under `fully_shard` is gathered: every process calls this, the first one writes, and the others wait.
 
-    A process that is killed here leaves the earlier checkpoint, and a folder `.saving-HOST-*`, which the next save on
-    this host removes, if no other process is saving there (file systems without locks keep it).
+    A process that is killed here leaves the earlier checkpoint and a folder `.saving-HOST-*`, which the next save from
+    this host removes (if no other process is saving there, and the file system has locks).
 
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())

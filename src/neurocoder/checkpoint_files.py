@@ -130,7 +130,7 @@ def _digest(tensors: dict[str, Tensor]) -> str:
 
     def row(name: str) -> list[Any]:
         tensor = tensors[name]
-        values = tensor.reshape(-1).view(torch.uint8).numpy()
+        values = tensor.reshape(-1).view(torch.uint8).numpy().data
         return [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(values).hexdigest()]
 
     with ThreadPoolExecutor() as pool:

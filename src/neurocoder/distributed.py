@@ -16,9 +16,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
     inner = uncompiled(model)
     if isinstance(model, DistributedDataParallel | nn.DataParallel):
         inner = model.module
-    elif type(model).__module__.startswith("peft.") and hasattr(model, "get_base_model"):
-        inner = model.get_base_model()  # with the adapters in it, except for learned prompts
-        inner = inner if len(inner.state_dict()) == len(model.state_dict()) else model
+    elif type(model).__module__.startswith("peft."):
+        base: Any = getattr(model, "get_base_model", lambda: model)()  # with adapters, but not with learned prompts
+        inner = base if len(base.state_dict()) == len(model.state_dict()) else model
     return model if inner is model else unwrapped(inner)
 
 

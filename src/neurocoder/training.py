@@ -64,6 +64,9 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
     Each call walks the modules anew, so it is right after any change of the model. In a large model with few coded
     layers that takes longer than the losses: there, pass the layers themselves, `nc.auxiliary_loss(*layers)`.
 
+    `a * L_o` does not depend on the batch. If a step accumulates the gradients of k micro-batches, divide this as the
+    task loss, `((task_loss + nc.auxiliary_loss(model)) / k).backward()`: undivided, it would count k times.
+
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig(orthogonality=0.1))
         >>> x, y = torch.randn(32, 8), torch.randint(4, (32,))
