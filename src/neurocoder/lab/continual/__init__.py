@@ -12,6 +12,7 @@ cl.average_accuracy(trainer.matrix)
 from .evaluation import accuracy
 from .methods import EWC, L2, MAS, SI, LwF, Method, Offline, OnlineEWC, Plain, Rehearsal
 from .metrics import average_accuracy, backward_transfer, forgetting, forward_transfer
+from .stream import FeCAM, Learner, NearestMean, NearestNeighbours, Streamed, StreamingLDA, stream
 from .tasks import SCENARIOS, Task, split
 from .trainer import Trainer
 
@@ -21,12 +22,18 @@ __all__ = [
     "MAS",
     "SCENARIOS",
     "SI",
+    "FeCAM",
+    "Learner",
     "LwF",
     "Method",
+    "NearestMean",
+    "NearestNeighbours",
     "Offline",
     "OnlineEWC",
     "Plain",
     "Rehearsal",
+    "Streamed",
+    "StreamingLDA",
     "Task",
     "Trainer",
     "accuracy",
@@ -35,4 +42,5 @@ __all__ = [
     "forgetting",
     "forward_transfer",
     "split",
+    "stream",
 ]
