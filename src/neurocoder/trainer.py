@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .growing import GrowingLayer, grow
 from .layer.base import each_coded_layer
-from .surgery.clients import warn_of_unsaved
+from .surgery.clients import warn_of_peft
 from .training import auxiliary_loss
 
 
@@ -58,7 +58,7 @@ class TrainerMixin:
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """The parameters that decay: those that Trainer names, without what coded layers spare."""
-        warn_of_unsaved(model)
+        warn_of_peft(model)
         trainer: Any = super()
         spared = {
             id(parameter)

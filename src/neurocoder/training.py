@@ -15,7 +15,7 @@ from .layer.checks import require_module
 from .program.dispatch import fuses_orthogonality
 from .program.layer import ProgramLayer
 from .program.memory import ProgramMemory, unsharded
-from .surgery.clients import warn_of_unsaved
+from .surgery.clients import warn_of_peft
 
 PARTS = ("memory", "controller", "residual", "main")
 
@@ -135,8 +135,8 @@ def parameter_groups(
     model: nn.Module, *, lr: float, controller_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser: controllers with their own learning rate; no decay on slots, keys, biases and other
-    vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`. A warning names trained
-    coded layers that PEFT's `save_pretrained` would leave out.
+    vectors. Frozen parameters are left out, shared ones appear once; each group has a `name`. A warning names what
+    PEFT would train against the configuration, or not save.
 
     Example:
         >>> model = nc.recode(nn.Sequential(nn.Linear(8, 4)), "0", nc.ProgramConfig())
@@ -149,7 +149,7 @@ def parameter_groups(
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
             raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     owners = _owners(model)
-    warn_of_unsaved(model)
+    warn_of_peft(model)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if not parameter.requires_grad:

@@ -236,10 +236,10 @@ def grow(model: nn.Module, optimiser: Optimizer) -> Growth:
             if id(bank) not in held:
                 raise ValueError(f"optimiser must hold memory.{key} of growing layer {name!r}, which it does not")
         require_resizable(layer.memory, optimiser)
-        if layer.config.residual == "frozen" and any(p.requires_grad for p in (layer.R, layer.bias) if p is not None):
+        if layer.trains_frozen_residual:
             raise ValueError(
                 f"growing layer {name!r} has residual='frozen', but its R or bias is trainable, as PEFT's "
-                "modules_to_save leaves them: call requires_grad_(False) on both, then make the optimiser"
+                "modules_to_save leaves them: call freeze_residual() on the layer, then make the optimiser"
             )
         chosen[name] = layer
     if not chosen:

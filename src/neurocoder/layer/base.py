@@ -344,6 +344,12 @@ class CodedLayer(nn.Module):
             if parameter is not None:
                 parameter.requires_grad_(False)
 
+    @property
+    def trains_frozen_residual(self) -> bool:
+        """Whether R or the bias is trainable although the configuration freezes them."""
+        frozen = (self.R, self.bias) if self.has_frozen_residual else ()
+        return any(parameter is not None and parameter.requires_grad for parameter in frozen)
+
     def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
         """What the controller reads, flattened (N, control width), and its leading dimensions."""
         raise NotImplementedError

@@ -64,19 +64,28 @@ def is_in_adapter(modules: dict[str, nn.Module], name: str) -> bool:
     return False
 
 
-def warn_of_unsaved(model: nn.Module) -> None:
-    """Warn of trained coded layers that PEFT's `save_pretrained` leaves out: those not in `modules_to_save`."""
+def warn_of_peft(model: nn.Module) -> None:
+    """Warn of trained coded layers that PEFT's `save_pretrained` leaves out, and of frozen residuals that it trains."""
     if not any(hasattr(module, "peft_config") for module in model.modules()):
         return
+    layers = coded_layers(model)
     unsaved = [
         name
-        for name, layer in coded_layers(model).items()
+        for name, layer in layers.items()
         if "modules_to_save" not in name.split(".") and any(p.requires_grad for p in layer.parameters())
     ]
+    thawed = [name for name, layer in layers.items() if layer.trains_frozen_residual]
     if unsaved:
         warnings.warn(
             f"save_pretrained of PEFT leaves out coded layers that are trained: {overview(unsaved, 3)}. Name them in "
             "LoraConfig(modules_to_save=list(nc.coded_layers(model))) before get_peft_model, or save with nc.save too",
+            UserWarning,
+            stacklevel=3,
+        )
+    if thawed:
+        warnings.warn(
+            f"modules_to_save of PEFT trains R and bias of coded layers with residual='frozen': {overview(thawed, 3)}. "
+            "Call freeze_residual() on each of them before you make the optimiser",
             UserWarning,
             stacklevel=3,
         )
