@@ -129,10 +129,10 @@ def test_the_graph_reads_the_learning_rate_of_its_step():
 def test_gradients_are_clipped_to_the_limit_but_never_scaled_up(monkeypatch, clip, length):
     """Over all parameters, also single numbers."""
     stepper = stepper_of(Stepper, optimiser="sgd", clip=clip)
-    weight = stepper._task.model.weight
-    stepper.loss = lambda position: 0.6 * weight[0, 0] + 0.8 * stepper._task.model.bias[0]
+    weight = stepper._spec.model.weight
+    stepper.loss = lambda position: 0.6 * weight[0, 0] + 0.8 * stepper._spec.model.bias[0]
     stepper.step()
-    parameters = stepper._task.model.parameters()
+    parameters = stepper._spec.model.parameters()
     norm = torch.cat([parameter.grad.flatten() for parameter in parameters]).norm().item()
     assert norm == pytest.approx(length, rel=1e-2)  # torch divides by the norm + 1e-6
 

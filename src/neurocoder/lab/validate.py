@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
+from numbers import Real
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -38,8 +39,8 @@ NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 
 
-def check(name: str, value: Any, annotation: Any) -> None:
-    """Raise `ValueError` unless the value is as annotated.
+def check(name: str, value: Any, annotation: Any) -> Any:
+    """The value; raises `ValueError` unless it is as annotated.
 
     Example:
         >>> check("epochs", 0, Count)
@@ -55,10 +56,11 @@ def check(name: str, value: Any, annotation: Any) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, arguments))}, got {value!r}")
     elif origin is Annotated:
         kind, *marks = arguments
-        numbers = int if kind is int else (int, float)
+        numbers = int if kind is int else Real
         for limits in (mark for mark in marks if isinstance(mark, Range)):
             if isinstance(value, bool) or not isinstance(value, numbers) or value not in limits:
                 raise ValueError(f"{name} must be {limits.words(kind)}, got {value!r}")
+    return value
 
 
 def validate(config: Any, *, options: bool = False) -> None:

@@ -328,12 +328,12 @@ def test_si_leaves_out_the_orthogonal_loss_and_the_penalty():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: cl.EWC(-1.0), "coefficient must be a number of at least 0, got -1.0"),
-        (lambda: cl.L2(math.inf), "coefficient must be a number of at least 0, got inf"),
-        (lambda: cl.MAS("1"), "coefficient must be a number of at least 0, got '1'"),
-        (lambda: cl.SI(1.0, damping=0), "damping must be a number above 0, got 0"),
-        (lambda: cl.LwF(temperature=0.0), "temperature must be a number above 0, got 0.0"),
-        (lambda: cl.Rehearsal(0), "size must be a whole number of at least 1, got 0"),
+        (lambda: cl.EWC(-1.0), "coefficient must be a finite number >= 0, got -1.0"),
+        (lambda: cl.L2(math.inf), "coefficient must be a finite number >= 0, got inf"),
+        (lambda: cl.MAS("1"), "coefficient must be a finite number >= 0, got '1'"),
+        (lambda: cl.SI(1.0, damping=0), "damping must be a finite number > 0, got 0"),
+        (lambda: cl.LwF(temperature=0.0), "temperature must be a finite number > 0, got 0.0"),
+        (lambda: cl.Rehearsal(0), "size must be a whole number >= 1, got 0"),
     ],
 )
 def test_wrong_methods(build, message):

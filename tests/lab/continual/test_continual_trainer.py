@@ -330,9 +330,9 @@ def test_states_of_another_training_are_refused(changes, message):
         ({"model": nn.ReLU()}, "model must be an nn.Module with trainable parameters, got ReLU"),
         ({"method": cl.EWC}, "method must be a method such as EWC\\(100.0\\), got <class"),
         ({"method": trained("domain", cl.L2(1.0), epochs=1).method}, "method must be new, got one that has learned"),
-        ({"batch": 0}, "batch must be a whole number of at least 1, got 0"),
-        ({"epochs": 1.5}, "epochs must be a whole number of at least 1, got 1.5"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"batch": 0}, "batch must be a whole number >= 1, got 0"),
+        ({"epochs": 1.5}, "epochs must be a whole number >= 1, got 1.5"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
         ({"optimiser": list}, "optimiser must return a torch optimiser, got list"),
     ],
 )

@@ -72,7 +72,7 @@ class Cue(Environments):
 def test_agents_remember_what_they_saw(monkeypatch, shape, head):
     steps = 60_000 if len(shape) == 1 else 20_000  # an image is a stronger cue
     settings = Settings(environments=16, steps=steps, rollout=8, width=32, rate=3e-3, entropy=0.003, clip=1.0)
-    monkeypatch.setattr(a2c, "for_training", lambda *_: Cue(16, shape))
+    monkeypatch.setattr(a2c, "make_for", lambda *_: Cue(16, shape))
     torch.manual_seed(0)
     trainer = A2C(make_agent(shape, 2, head, settings), "Cue", settings, seed=0)
     scores = []

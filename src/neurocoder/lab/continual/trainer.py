@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..validate import Count, Range, check
 from .evaluation import accuracy_on, device_of, width
 from .methods import Method
-from .methods.base import require_whole, trainable
+from .methods.base import trainable
 from .pool import Part, Pool, permutation
 from .step import Step
 from .tasks import Task
@@ -67,8 +68,8 @@ class Trainer:
         if any(method.state_dict().values()):
             raise ValueError("method must be new, got one that has learned tasks: its anchors are another model's")
         self.model, self.method = model, method
-        self.batch, self.epochs = require_whole("batch", batch, 1), require_whole("epochs", epochs, 1)
-        self.seed = require_whole("seed", seed, 0)
+        self.batch, self.epochs = check("batch", batch, Count), check("epochs", epochs, Count)
+        self.seed = check("seed", seed, Annotated[int, Range(0)])
         self.tasks = list(tasks)
         self.task = 0
         """How many tasks are learned: the index of the current one."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 
 from ..train.context import Context
-from ..train.spec import Batch, Stream, Task
+from ..train.spec import Batch, Stream, Task, TrainSpec
 from .experiment import Experiment, TaskExperiment
 
-__all__ = ["EXPERIMENTS", "Batch", "Context", "Experiment", "Stream", "Task", "TaskExperiment", "load"]
+__all__ = ["EXPERIMENTS", "Batch", "Context", "Experiment", "Stream", "Task", "TaskExperiment", "TrainSpec", "load"]
 
 EXPERIMENTS: dict[str, str] = {
     "digits": "neurocoder.lab.experiments.digits:Digits",

@@ -57,17 +57,7 @@ def commands(experiment: Experiment, preset: str, records: Sequence[Record], ref
     for (options, numbers), names in variants.items():
         usually_all = preset not in experiment.selections and set(names) == set(everything)
         chosen = [] if usually_all else ["--variants", ",".join(names)]
-        words = [
-            "neurocoder",
-            "run",
-            reference,
-            "--preset",
-            preset,
-            "--seeds",
-            numbers,
-            *chosen,
-            *options,
-        ]
+        words = ["neurocoder", "run", reference, "--preset", preset, "--seeds", numbers, *chosen, *options]
         lines.append(shlex.join(words))
     return lines
 

@@ -118,9 +118,9 @@ class Record:
     def read_in_place(cls, source: Path) -> Record:
         """A record that matches its path, experiment/preset/variant/seed; raises `CorruptFileError` otherwise."""
         record = cls.read(source)
-        says = (record.experiment, record.preset, record.variant, f"seed{record.seed}")
-        if says != (*source.parts[-4:-1], source.stem):
-            raise CorruptFileError(f"{source} says that it is {'/'.join(map(str, says))}")
+        place = (record.experiment, record.preset, record.variant, f"seed{record.seed}")
+        if place != (*source.parts[-4:-1], source.stem):
+            raise CorruptFileError(f"{source} says that it is {'/'.join(map(str, place))}")
         return record
 
 

@@ -57,11 +57,11 @@ def models(runs: Sequence[Record]) -> list[Settings]:
     return found
 
 
-def flattened(settings: Mapping[str, Any], named: bool) -> Settings:
+def flattened(settings: Mapping[str, Any], named: bool = False) -> Settings:
     """Nested settings by their own names; `named` puts the name of the group, a layer, in front."""
     found: Settings = {}
     for name, value in settings.items():
-        inner = flattened(value, False) if isinstance(value, Mapping) else {name: value}
+        inner = flattened(value) if isinstance(value, Mapping) else {name: value}
         found |= {f"{name} {key}" if named else key: part for key, part in inner.items()}
     return found
 

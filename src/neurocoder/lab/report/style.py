@@ -10,25 +10,9 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image  # comes with matplotlib
 
-from neurocoder.plot import styled
+from neurocoder.plot import styled as styled
 
 from ..records.files import atomic_write
-
-__all__ = [
-    "BLACK",
-    "BLUE",
-    "GREEN",
-    "MAP",
-    "METADATA",
-    "PURPLE",
-    "SKY",
-    "VERMILION",
-    "WIDTH",
-    "new_figure",
-    "render",
-    "save",
-    "styled",
-]
 
 BLACK, PURPLE, VERMILION, BLUE, SKY, GREEN = "#000000", "#CC79A7", "#D55E00", "#0072B2", "#56B4E9", "#009E73"
 """From the palette of Okabe and Ito. In all figures Neurocoders are blue to green, other models purple and vermilion;

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..train.capture import Captured
 from .agent import Agent
-from .environments import Episode, for_training
+from .environments import Episode, make_for
 from .flat import Flat, rmsprop
 from .rollout import Autocast, Rollout, compute_gradients
 from .settings import Settings
@@ -100,12 +100,8 @@ class A2C(Trainer):
         self.steps, self.squares = 0, torch.zeros_like(self.flat.values)
         self._rate = self.flat.values.new_zeros(())
         count = settings.environments // settings.groups
-        self.rollouts = [
-            Rollout(
-                agent, for_training(name, count, settings, settings.cores), settings, capture=capture, autocast=autocast
-            )
-            for _ in range(settings.groups)
-        ]
+        made = (make_for(settings, name, count, settings.cores, settings.life_loss) for _ in range(settings.groups))
+        self.rollouts = [Rollout(agent, batch, settings, capture=capture, autocast=autocast) for batch in made]
         device = self.flat.values.device
         self._captured = [Captured(device, capture) for _ in self.rollouts]
 

@@ -293,14 +293,9 @@ def make(
     return Atari(game, count, threads=threads, stack=stack, life_loss=life_loss, sticky=sticky, frames=frames)
 
 
-def for_training(name: str, count: int, settings: Settings, threads: int | None = None) -> Environments:
-    """A batch to train in."""
-    return make(
-        name,
-        count,
-        threads=threads,
-        stack=settings.stack,
-        life_loss=settings.life_loss,
-        sticky=settings.sticky,
-        frames=settings.frames,
-    )
+def make_for(
+    settings: Settings, name: str, count: int, threads: int | None = None, life_loss: bool = False
+) -> Environments:
+    """A batch with the frames, the stack and the sticky actions of these settings."""
+    options: dict[str, Any] = {"stack": settings.stack, "sticky": settings.sticky, "frames": settings.frames}
+    return make(name, count, threads=threads, life_loss=life_loss, **options)

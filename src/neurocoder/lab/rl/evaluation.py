@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from .agent import Agent
-from .environments import Episode, make
+from .environments import Episode, make_for
 from .rollout import Autocast, Rollout
 from .settings import Settings
 
@@ -43,14 +43,7 @@ def evaluate(
         >>> len(rl.evaluate(agent, "CartPole-v1", settings, seed=0))
         2
     """
-    environments = make(
-        name,
-        settings.episodes,
-        threads=settings.cores,
-        stack=settings.stack,
-        sticky=settings.sticky,
-        frames=settings.frames,
-    )
+    environments = make_for(settings, name, settings.episodes, settings.cores)
     rollout = Rollout(agent, environments, settings, capture=capture, autocast=autocast)
     rollout.begin(seed)
     found: dict[int, Episode] = {}

@@ -19,7 +19,7 @@ import neurocoder as nc
 
 from ..records.files import atomic_write
 from .agent import Agent, sample
-from .environments import Atari, Environments, Gymnasium, game_of, make
+from .environments import Atari, Environments, Gymnasium, game_of, make_for
 from .settings import Settings
 
 HEIGHT, PANEL, LINE = 420, 400, 14
@@ -123,7 +123,7 @@ def panel(policy: NDArray[Any], action: int, value: float, score: float, program
 def pictures(agent: Agent, name: str, settings: Settings, seed: int) -> Iterator[Image.Image]:
     """One for each step of an episode; of whole games, with sampled actions."""
     torch.manual_seed(seed)
-    environments = make(name, 1, threads=1, stack=settings.stack, sticky=settings.sticky, frames=settings.frames)
+    environments = make_for(settings, name, 1, threads=1)
     if isinstance(environments, Gymnasium) and environments.pictures:
         environments.close()
         environments = Gymnasium(name, 1, render_mode="rgb_array")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .agent import make_agent
-from .environments import for_training
+from .environments import make_for
 from .flat import Flat, rmsprop, size
 from .rollout import Rollout, compute_gradients
 from .settings import Settings
@@ -50,21 +50,21 @@ def work(job: dict[str, Any], file: int) -> None:
     torch.set_num_threads(1)
     settings, place = Settings(**job["settings"]), job["place"]
     dtype = getattr(torch, job["dtype"])
-    environments = for_training(job["environment"], 1, settings, threads=1)
+    environments = make_for(settings, job["environment"], 1, threads=1, life_loss=settings.life_loss)
     agent = make_agent(environments.shape, environments.actions, job["head"], settings).to(dtype)
     shared = Shared.map(file, size(agent), settings.workers, dtype)
     flat, rollout = Flat(agent), Rollout(agent, environments, settings)
     torch.manual_seed(job["seed"])
     rollout.begin(job["seed"])
     episodes: list[list[float]] = []
-    totals, updates, told = torch.zeros(4, dtype=dtype), 0, time.monotonic()
+    totals, updates, reported = torch.zeros(4, dtype=dtype), 0, time.monotonic()
     flat.values.copy_(shared.values)
     while os.getppid() == job["parent"]:
         last = int(shared.steps.sum()) >= settings.steps
-        if updates and (last or time.monotonic() - told > REPORT_EVERY):
+        if updates and (last or time.monotonic() - reported > REPORT_EVERY):
             report = {"updates": updates, "totals": totals.tolist(), "episodes": episodes}
             print(json.dumps(report), flush=True)
-            totals, updates, told, episodes = torch.zeros(4, dtype=dtype), 0, time.monotonic(), []
+            totals, updates, reported, episodes = torch.zeros(4, dtype=dtype), 0, time.monotonic(), []
         if last:
             break
         while not rollout.receive():

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ..experiments import EXPERIMENTS, load
 from ..records import environment
 from ..records.record import plain
+from ..report.compare import flattened
 from ..validate import Count, NonNegative, validate
 
 
@@ -105,14 +106,6 @@ def source_of(facts: Mapping[str, str]) -> str:
 
 def diff_config(old: dict[str, Any], new: dict[str, Any]) -> str:
     """How two configs differ, in words; empty if they do not."""
-    old, new = _flat(old), _flat(new)
+    old, new = flattened(old), flattened(new)
     names = [name for name in old | new if old.get(name) != new.get(name)]
     return ", ".join(f"{name} is {old.get(name)!r} there and {new.get(name)!r} here" for name in names)
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """With nested settings under their own names, as on the command line."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= _flat(value) if isinstance(value, dict) else {name: value}
-    return flat

@@ -57,19 +57,25 @@ class Display:
 
     def done(self, job: Job, record: Record) -> None:
         """A job has ended."""
+        self.close(job)
         self.finished += 1
         self.line(summary(record))
 
     def elsewhere(self, job: Job) -> None:
         """A job is trained by another process."""
+        self.close(job)
         self.others += 1
 
     def failed(self, job: Job, reason: str) -> None:
         """A job has failed."""
+        self.close(job)
         name = str(job)
         alike = next((other for other, known in self.failures.items() if known == reason), None)
         self.failures[name] = reason
         self.line(f"{name} failed: {reason if alike is None else f'as {alike}'}")
+
+    def close(self, job: Job) -> None:
+        """No more is to be shown of a job."""
 
     def conclude(self) -> str:
         """The sweep in one line."""
@@ -131,19 +137,7 @@ class Bars(Display):
         self._shares[name] = step / steps
         self._advance()
 
-    def done(self, job: Job, record: Record) -> None:
-        self._close(job)
-        super().done(job, record)
-
-    def elsewhere(self, job: Job) -> None:
-        self._close(job)
-        super().elsewhere(job)
-
-    def failed(self, job: Job, reason: str) -> None:
-        self._close(job)
-        super().failed(job, reason)
-
-    def _close(self, job: Job) -> None:
+    def close(self, job: Job) -> None:
         if (row := self._rows.pop(str(job), None)) is not None:
             self._bars.remove_task(row)
         self._shares.pop(str(job), None)

@@ -116,9 +116,9 @@ class Context:
         """Load what was saved under these names into modules, optimisers and the like; returns all that was saved, or
         None at the start of a run."""
         state = self.restored
-        for name, entry in objects.items() if state is not None else ():
-            assert state is not None
-            entry.load_state_dict(state[name])
+        if state is not None:
+            for name, entry in objects.items():
+                entry.load_state_dict(state[name])
         return state
 
     @property

@@ -7,7 +7,7 @@ import torch
 from .capture import Captured
 from .context import Context
 from .loop import Stepper
-from .spec import Task
+from .spec import TrainSpec
 
 
 class GraphStepper(Stepper):
@@ -16,9 +16,9 @@ class GraphStepper(Stepper):
     On a CPU the same operations run uncaptured.
     """
 
-    def __init__(self, task: Task, context: Context) -> None:
-        super().__init__(task, context)
-        factors = [task.schedule(step) for step in range(task.steps)]
+    def __init__(self, spec: TrainSpec, context: Context) -> None:
+        super().__init__(spec, context)
+        factors = [spec.schedule(step) for step in range(spec.steps)]
         self._factors = torch.tensor(factors, dtype=torch.float32, device=context.device)
         # State and learning rates on the device; fused, since only fused SGD reads the rate there.
         wanted = {"capturable": True, "fused": True, "foreach": False}

@@ -1,4 +1,4 @@
-"""Training of a task in the context of a run.
+"""Training of a spec in the context of a run.
 
 A *stepper* takes the steps: eagerly here, as one CUDA graph in `graphs.py`.
 """
@@ -15,37 +15,37 @@ from torch import Tensor, nn
 
 from ..records.record import OWN
 from .context import Context, TrainingError
-from .spec import Task
+from .spec import TrainSpec
 
 
 class Stepper:
     """Takes the steps eagerly."""
 
-    def __init__(self, task: Task, context: Context) -> None:
-        self._task, self._context = task, context
-        task.model.train()
-        self._parameters = {name: entry for name, entry in task.model.named_parameters() if entry.requires_grad}
-        self._tensors = task.model.state_dict(keep_vars=True)
-        self._block = task.stream.steps
+    def __init__(self, spec: TrainSpec, context: Context) -> None:
+        self._spec, self._context = spec, context
+        spec.model.train()
+        self._parameters = {name: entry for name, entry in spec.model.named_parameters() if entry.requires_grad}
+        self._tensors = spec.model.state_dict(keep_vars=True)
+        self._block = spec.stream.steps
         self.taken = 0
         self.clock = torch.zeros((), dtype=torch.int64, device=context.device)
         """`taken`, on the device."""
         self.total = torch.zeros((), dtype=torch.float64, device=context.device)
         """Sum of the losses since it was last set to zero."""
-        self.optimiser = task.optimiser(list(self._parameters.items()), task.learning_rate)
+        self.optimiser = spec.optimiser(list(self._parameters.items()), spec.learning_rate)
         self._rates = [float(group["lr"]) for group in self.optimiser.param_groups]
 
     def loss(self, position: Tensor) -> Tensor:
         """(), on the batch at this position () in the block."""
-        batch = self._task.stream.batch(position)
+        batch = self._spec.stream.batch(position)
         if self._context.precision == "bf16-mixed":  # the data too: all records of this precision were made so
             batch = tuple(tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in batch)
         with self._context.autocast():
-            return self._task.loss(self._task.model, batch)
+            return self._spec.loss(self._spec.model, batch)
 
     def _prepare(self) -> None:
         """Set the learning rates of the next step."""
-        factor = self._task.schedule(self.taken)
+        factor = self._spec.schedule(self.taken)
         for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
 
@@ -55,8 +55,8 @@ class Stepper:
         self.optimiser.zero_grad()
         loss = self.loss(self.clock % self._block)
         loss.backward()
-        if self._task.clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters.values(), self._task.clip)
+        if self._spec.clip is not None:
+            nn.utils.clip_grad_norm_(self._parameters.values(), self._spec.clip)
         self.optimiser.step()
         self.total += loss.detach()
         self.clock += 1
@@ -64,7 +64,7 @@ class Stepper:
     def step(self) -> None:
         """Take a step."""
         if self.taken % self._block == 0:
-            self._task.stream.fill(self.taken // self._block)
+            self._spec.stream.fill(self.taken // self._block)
         self._operations()
         self.taken += 1
 
@@ -86,7 +86,7 @@ class Stepper:
         self.total.fill_(state["total"].item())
         self.taken = state["taken"]
         self.clock.fill_(self.taken)
-        self._task.stream.fill(self.taken // self._block)
+        self._spec.stream.fill(self.taken // self._block)
 
 
 @contextmanager
@@ -101,28 +101,28 @@ def evaluating(model: nn.Module, context: Context) -> Iterator[None]:
 
 
 class Training:
-    """Trains the model of a task."""
+    """Trains the model of a spec."""
 
-    def __init__(self, context: Context, task: Task, stepper: Stepper) -> None:
-        self.context, self.task, self.stepper = context, task, stepper
+    def __init__(self, context: Context, spec: TrainSpec, stepper: Stepper) -> None:
+        self.context, self.spec, self.stepper = context, spec, stepper
 
     def run(self) -> None:
         """Train from the current step to the end."""
-        context, task = self.context, self.task
-        context.describe(task.model)
+        context, spec = self.context, self.spec
+        context.describe(spec.model)
         if (saved := context.restored) is not None:
             self.stepper.load(saved)
-        while self.stepper.taken < task.steps:
+        while self.stepper.taken < spec.steps:
             self.stepper.step()
             taken = self.stepper.taken
-            last = taken == task.steps
-            if last or taken % task.evaluate_every == 0:
+            last = taken == spec.steps
+            if last or taken % spec.evaluate_every == 0:
                 self._evaluate()
-            context.progress(taken, task.steps, loss=self._recent_loss)
+            context.progress(taken, spec.steps, loss=self._recent_loss)
             if not last and context.should_save:
                 context.save(**self.stepper.state())
-        with evaluating(task.model, context):
-            context.observe(task.observe(task.model))
+        with evaluating(spec.model, context):
+            context.observe(spec.observe(spec.model))
 
     def _steps(self) -> int:
         """Steps since the last evaluation."""
@@ -135,24 +135,24 @@ class Training:
 
     def _evaluate(self) -> None:
         """Extend the history. A loss that is not finite ends the run."""
-        context, task, step = self.context, self.task, self.stepper.taken
+        context, spec, step = self.context, self.spec, self.stepper.taken
         loss = (self.stepper.total / self._steps()).item()
         self.stepper.total.zero_()
         if not math.isfinite(loss):
             raise TrainingError(f"the training loss is {loss} at step {step}")
-        with evaluating(task.model, context):
-            metrics = task.evaluate(task.model)
+        with evaluating(spec.model, context):
+            metrics = spec.evaluate(spec.model)
         if taken := set(OWN) & set(metrics):
             raise ValueError(f"evaluate must not name a metric {' or '.join(OWN)}, got {taken.pop()!r}")
         context.log(step, **{"loss": loss, **metrics})
 
 
-def train(context: Context, task: Task) -> None:
-    """Train the task as the context's loop says: eagerly, or as a CUDA graph."""
+def train(context: Context, spec: TrainSpec) -> None:
+    """Train the spec as the context's loop says: eagerly, or as a CUDA graph."""
     from .graphs import GraphStepper
 
-    if task.steps < 1:
-        raise TrainingError(f"a run must have at least one step, got {task.steps}")
-    stepper = (GraphStepper if context.loop == "graph" else Stepper)(task, context)
+    if spec.steps < 1:
+        raise TrainingError(f"a run must have at least one step, got {spec.steps}")
+    stepper = (GraphStepper if context.loop == "graph" else Stepper)(spec, context)
     torch.manual_seed(context.seed)
-    Training(context, task, stepper).run()
+    Training(context, spec, stepper).run()

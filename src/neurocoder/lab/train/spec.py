@@ -1,4 +1,4 @@
-"""A task: one model, its data and how to train it. `training.train` does the rest."""
+"""What to train: one model, its data and how to train it. `loop.train` does the rest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stream(Protocol):
 
 
 @dataclass
-class Task:
+class TrainSpec:
     """One model, its data and how to train it. Everything is on the device."""
 
     model: nn.Module
@@ -54,3 +54,7 @@ class Task:
     """What the figures need from the trained model: numbers, strings and nested lists. Called like `evaluate`."""
     clip: float | None = None
     """Clip gradients to this norm, over all parameters of the model; None: no clipping."""
+
+
+Task = TrainSpec
+"""Its earlier name."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -96,17 +94,3 @@ def views(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The parts of a joined vector, by name."""
     parts = vector.split([value.numel() for value in like.values()])
     return {name: part.view_as(like[name]) for name, part in zip(like, parts, strict=True)}
-
-
-def require_number(name: str, value: Any, above: bool = False) -> float:
-    """Require a finite number of at least 0, or above 0."""
-    if not isinstance(value, Real) or not math.isfinite(value) or value < 0 or (above and value == 0):
-        raise ValueError(f"{name} must be a number {'above' if above else 'of at least'} 0, got {value!r}")
-    return float(value)
-
-
-def require_whole(name: str, value: Any, least: int) -> int:
-    """Require a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return value

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, softmax
 
+from ...validate import NonNegative, Positive, check
 from ..evaluation import all_outputs, outputs
 from ..pool import Batch
 from ..tasks import Task
-from .base import Method, require_number
+from .base import Method
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -53,8 +54,8 @@ class LwF(Method):
     reads_inputs = True
 
     def __init__(self, coefficient: float = 1.0, temperature: float = 2.0) -> None:
-        self.coefficient = require_number("coefficient", coefficient)
-        self.temperature = require_number("temperature", temperature, above=True)
+        self.coefficient = check("coefficient", coefficient, NonNegative)
+        self.temperature = check("temperature", temperature, Positive)
         self.lessons: list[Lesson] = []
         self._batch: Batch | None = None
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ...validate import NonNegative, check
 from ..tasks import Task
-from .base import Method, copies, joined, require_number, trainable
+from .base import Method, copies, joined, trainable
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -43,7 +44,7 @@ class Quadratic(Method):
     """
 
     def __init__(self, coefficient: float) -> None:
-        self.coefficient = require_number("coefficient", coefficient)
+        self.coefficient = check("coefficient", coefficient, NonNegative)
         self.terms: list[Term] = []
 
     def importance(self, trainer: Trainer, task: Task) -> dict[str, Tensor]:

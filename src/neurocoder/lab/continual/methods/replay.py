@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ...validate import Count, check
 from ..pool import Part, permutation
 from ..tasks import Task
-from .base import Method, require_whole
+from .base import Method
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -47,7 +48,7 @@ class Rehearsal(Replay):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.size = require_whole("size", size, 1)
+        self.size = check("size", size, Count)
 
     def data(self, trainer: Trainer, task: Task) -> list[Part]:
         copies = max(len(task.train[1]) // self.size, 1)

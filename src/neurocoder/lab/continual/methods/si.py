@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ...validate import Positive, check
 from ..tasks import Task
-from .base import copies, joined, require_number, trainable, views
+from .base import copies, joined, trainable, views
 from .quadratic import Quadratic
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class SI(Quadratic):
 
     def __init__(self, coefficient: float, damping: float = 0.1) -> None:
         super().__init__(coefficient)
-        self.damping = require_number("damping", damping, above=True)
+        self.damping = check("damping", damping, Positive)
         self.path: dict[str, Tensor] = {}
         """w."""
         self.start: dict[str, Tensor] = {}
