@@ -4,15 +4,7 @@ NC.answer = (root, { app }) => {
   const { make, percent, say } = NC.dom;
   const big = make("p", { class: "big", id: "class" });
   const said = make("p", { id: "said" });
-  const rows = Array.from({ length: app.model.classes }, (_, k) => {
-    const bar = make("i");
-    const number = make("span", { class: "number" });
-    return {
-      bar,
-      number,
-      item: make("li", {}, make("b", { text: String(k) }), make("span", { class: "track" }, bar), number),
-    };
-  });
+  const rows = Array.from({ length: app.model.classes }, (_, k) => NC.dom.meter(String(k)));
   root.append(
     make("div", { class: "verdict" }, big, said),
     make("ol", { class: "bars", "aria-label": "Probability of each class" }, ...rows.map(({ item }) => item)),
@@ -33,9 +25,8 @@ NC.answer = (root, { app }) => {
       say(big, result.empty ? "?" : String(first));
       say(said, text);
       big.classList.toggle("wrong", Boolean(result.digit) && result.digit.label !== first);
-      rows.forEach(({ bar, number, item }, k) => {
-        bar.style.transform = `scaleX(${result.p[k].toFixed(4)})`;
-        say(number, percent(result.p[k]));
+      rows.forEach(({ item, show }, k) => {
+        show(result.p[k]);
         item.classList.toggle("top", k === first && !result.empty);
       });
       say(bar.class, result.empty ? "?" : String(first));

@@ -58,10 +58,12 @@ NC.attention = (root, { app }) => {
 
   const grids = [0, 1, 2].map(grid);
   const meaning = make("p", { class: "note", id: "quantity" });
-  const parts = QUANTITIES.slice()
-    .reverse()
-    .map(([name, title]) => ({ name, title, cells: Array.from({ length: slots }, () => make("td")) }));
-  const order = ["content", "gate", "leastUsed", "attention"].map((name) => parts.find((part) => part.name === name));
+  const [whole, content, idle, gate] = QUANTITIES.map(([name, title]) => ({
+    name,
+    title,
+    cells: Array.from({ length: slots }, () => make("td")),
+  }));
+  const order = [content, gate, idle, whole];
   const stacks = Array.from({ length: slots }, () => ({
     content: make("i", { class: "content" }),
     idle: make("i", { class: "idle" }),

@@ -23,11 +23,7 @@ NC.between = (root, { app }) => {
   const marker = svg("line", { y1: TOP, y2: HEIGHT - 24, class: "marker" });
   const x = (t) => LEFT + t * (WIDTH - LEFT - 18);
   const y = (p) => TOP + (1 - p) * (HEIGHT - 24 - TOP);
-  const axis = (text, attributes) => {
-    const label = svg("text", { class: "axis", ...attributes });
-    label.textContent = text;
-    return label;
-  };
+  const axis = (text, attributes) => svg("text", { class: "axis", text, ...attributes });
   const chart = svg(
     "svg",
     {

@@ -35,11 +35,8 @@ NC.components = (root, { app }) => {
   const columns = Array.from({ length: count }, (_, n) => ({
     bar: svg("rect", { x: 14 + n * 50, width: 36, rx: 3 }),
     number: svg("text", { x: 32 + n * 50, "text-anchor": "middle" }),
-    name: svg("text", { x: 32 + n * 50, y: 116, "text-anchor": "middle", class: "axis" }),
+    name: svg("text", { x: 32 + n * 50, y: 116, "text-anchor": "middle", class: "axis", text: `σ${n + 1}` }),
   }));
-  columns.forEach(({ name }, n) => {
-    name.textContent = `σ${n + 1}`;
-  });
   const chart = svg(
     "svg",
     { viewBox: `0 0 ${count * 50 + 14} 122`, class: "sigmas", role: "img", "aria-label": "Singular values" },
@@ -85,11 +82,7 @@ NC.components = (root, { app }) => {
 NC.components.classBars = (values, limit) => {
   const { svg } = NC.dom;
   const bars = Array.from(values, (_, k) => svg("rect", { x: k * 10 + 1.5, width: 7, rx: 1 }));
-  const names = Array.from(values, (_, k) => {
-    const text = svg("text", { x: k * 10 + 5, y: 69, "text-anchor": "middle" });
-    text.textContent = k;
-    return text;
-  });
+  const names = Array.from(values, (_, k) => svg("text", { x: k * 10 + 5, y: 69, "text-anchor": "middle", text: k }));
   const element = svg(
     "svg",
     { viewBox: "0 0 100 72", class: "class-bars", role: "img" },

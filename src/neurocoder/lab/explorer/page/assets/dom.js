@@ -25,6 +25,26 @@ NC.dom = (() => {
     if (element.textContent !== text) element.textContent = text;
   }
 
+  /** A row of a list of bars: { item, show }; `show` takes the share, and a text that is not its percentage. */
+  function meter(name) {
+    const [bar, number] = [make("i"), make("span", { class: "number" })];
+    const item = make("li", {}, make("span", { text: name }), make("span", { class: "track" }, bar), number);
+    function show(share, text = percent(share)) {
+      bar.style.transform = `scaleX(${share.toFixed(4)})`;
+      say(number, text);
+    }
+    return { item, show };
+  }
+
+  /** A table with headings; a row is a list of texts or elements, the first of which names it. */
+  function table(attributes, headings, rows, ...before) {
+    const head = headings.map((text) => make("th", { scope: "col" }, text));
+    const body = rows.map(([name, ...row]) =>
+      make("tr", {}, make("th", { scope: "row" }, name), ...row.map((content) => make("td", {}, content))),
+    );
+    return make("table", attributes, ...before, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+  }
+
   /** A row of radio buttons that look like one switch. */
   function choice(name, legend, options, chosen, onchange) {
     return make(
@@ -39,5 +59,5 @@ NC.dom = (() => {
     );
   }
 
-  return { choice, find, make, percent, say, signed, slotName, svg };
+  return { choice, find, make, meter, percent, say, signed, slotName, svg, table };
 })();

@@ -1,7 +1,7 @@
 "use strict";
 /* A recorded episode of an agent on Acrobot: the screen, and beside it the program that its actor composed. */
 NC.episode = (root, { app }) => {
-  const { make, percent, say, svg } = NC.dom;
+  const { make, say, svg } = NC.dom;
   const { angles, speeds, actions, policy, weights, shape, attention: text, facts } = app.given.episode;
   const [count, , components, slots] = shape;
   const attention = NC.data.bytes(text);
@@ -52,12 +52,7 @@ NC.episode = (root, { app }) => {
   );
 
   /* The policy, the weight and the attention of now */
-  const bars = TORQUES.map((name) => {
-    const meter = make("i");
-    const value = make("span", { class: "number" });
-    const element = make("li", {}, make("span", { text: name }), make("span", { class: "track" }, meter), value);
-    return { meter, value, element };
-  });
+  const bars = TORQUES.map(NC.dom.meter);
   const cells = INPUTS.map(() => TORQUES.map(() => make("td")));
   const weight = make(
     "table",
@@ -109,7 +104,7 @@ NC.episode = (root, { app }) => {
       make(
         "div",
         { class: "beside" },
-        make("ul", { class: "bars policy", "aria-label": "The policy" }, ...bars.map(({ element }) => element)),
+        make("ul", { class: "bars policy", "aria-label": "The policy" }, ...bars.map(({ item }) => item)),
         weight,
       ),
       make("div", { class: "beside" }, ...heats.map(({ element }) => element)),
@@ -178,10 +173,9 @@ NC.episode = (root, { app }) => {
   function show(step) {
     at = step;
     draw(at * PARTS);
-    bars.forEach(({ meter, value, element }, n) => {
-      meter.style.transform = `scaleX(${policy[at][n].toFixed(3)})`;
-      say(value, percent(policy[at][n]));
-      element.classList.toggle("top", n === actions[at]);
+    bars.forEach(({ item, show: set }, n) => {
+      set(policy[at][n]);
+      item.classList.toggle("top", n === actions[at]);
     });
     cells.forEach((row, input) =>
       row.forEach((cell, n) => {

@@ -106,7 +106,7 @@ NC.start = (text) => {
   app.tour = NC.tour(find("#tour-open"), { app });
   app.views = mounted;
 
-  const first = (label, after = 0) => digits.filter((digit) => digit.label === label)[after];
+  const first = (label) => digits.find((digit) => digit.label === label);
   between.start(first(4).pixels, first(9).pixels);
   app.pick(first(7));
   NC.paint.dark.addEventListener("change", () => {

@@ -111,11 +111,7 @@ NC.learn = (root, { app }) => {
   const [LEFT, TOP, BOTTOM, LOW] = [44, 12, 26, 0.4];
   const x = (at) => LEFT + (at / steps) * (WIDTH - LEFT - RIGHT);
   const y = (value) => TOP + ((1 - Math.max(LOW, value)) / (1 - LOW)) * (HEIGHT - TOP - BOTTOM);
-  const text = (words, attributes) => {
-    const element = svg("text", attributes);
-    element.textContent = words;
-    return element;
-  };
+  const text = (words, attributes) => svg("text", { text: words, ...attributes });
   const lines = NETS.map(([name, title]) => ({
     name,
     title,

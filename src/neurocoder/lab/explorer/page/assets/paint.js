@@ -19,20 +19,8 @@ NC.paint = (() => {
   });
 
   const SCHEMES = {
-    light: {
-      none: [250, 250, 248],
-      more: [0, 92, 160],
-      less: [205, 82, 0],
-      ink: [24, 28, 34],
-      kinds: ["0 92 160", "178 62 0", "0 122 88"],
-    },
-    dark: {
-      none: [24, 28, 33],
-      more: [98, 184, 245],
-      less: [255, 142, 66],
-      ink: [236, 239, 242],
-      kinds: ["98 184 245", "255 142 66", "74 212 164"],
-    },
+    light: { none: [250, 250, 248], more: [0, 92, 160], less: [205, 82, 0], ink: [24, 28, 34] },
+    dark: { none: [24, 28, 33], more: [98, 184, 245], less: [255, 142, 66], ink: [236, 239, 242] },
   };
   const scheme = () => SCHEMES[dark.matches ? "dark" : "light"];
 
@@ -70,7 +58,7 @@ NC.paint = (() => {
 
   /** A cell of a table in the colour of its kind, from none (0) to full (1). */
   function cell(target, kind, share) {
-    const colour = `rgb(${scheme().kinds[kind]} / ${Math.round(100 * Math.min(1, share))}%)`;
+    const colour = `rgb(var(--${"uvs"[kind]}) / ${Math.round(100 * Math.min(1, share))}%)`;
     if (painted.get(target) === colour) return;
     painted.set(target, colour);
     target.style.backgroundColor = colour;

@@ -125,8 +125,7 @@ NC.tour = (opener, { app }) => {
   }
 
   document.addEventListener("keydown", (event) => {
-    if (card.hidden) return;
-    if (event.key === "Escape") close();
+    if (event.key === "Escape" && !card.hidden) close();
   });
   opener.addEventListener("click", () => go(0));
   return { go, close };

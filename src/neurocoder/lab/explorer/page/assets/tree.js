@@ -29,16 +29,14 @@ NC.tree = (root, { app }) => {
     for (let node = 0; node < 1 << level; node++) {
       const [x, y] = at(level, node);
       const circle = svg("circle", { cx: x, cy: y, r: level ? 9 : 5 });
-      const letter = svg("text", { x, y: y + 4, "text-anchor": "middle" });
-      letter.textContent = level ? "AB"[node & 1] : "";
+      const letter = svg("text", { x, y: y + 4, "text-anchor": "middle", text: level ? "AB"[node & 1] : "" });
       nodes.push({ level, node, circle, letter });
       drawing.append(circle, letter);
     }
   }
   for (let level = 0; level < depth; level++) {
-    const text = svg("text", { x: LEFT + (level + 0.95) * GAP, y: 11, "text-anchor": "middle", class: "axis" });
-    text.textContent = `comp. ${level + 1}`;
-    drawing.append(text);
+    const place = { x: LEFT + (level + 0.95) * GAP, y: 11, "text-anchor": "middle" };
+    drawing.append(svg("text", { ...place, class: "axis", text: `comp. ${level + 1}` }));
   }
 
   /** Which digits end in a leaf: a bar in parts, and the most frequent by name. */
@@ -57,11 +55,8 @@ NC.tree = (root, { app }) => {
       group.append(
         svg("rect", { x: from.toFixed(1), y: y - 12, width: Math.max(0, size - 1.5).toFixed(1), height: 24, rx: 3 }),
       );
-      if (size > 15) {
-        const name = svg("text", { x: (from + size / 2 - 0.75).toFixed(1), y: y + 5, "text-anchor": "middle" });
-        name.textContent = digit;
-        group.append(name);
-      }
+      const middle = { x: (from + size / 2 - 0.75).toFixed(1), y: y + 5, "text-anchor": "middle" };
+      if (size > 15) group.append(svg("text", { ...middle, text: digit }));
       from += size;
     }
     drawing.append(group);

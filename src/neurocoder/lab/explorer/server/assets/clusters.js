@@ -66,11 +66,7 @@ NC.clusters = (root, app) => {
             make(
               "figure",
               { class: "typical" },
-              make(
-                "div",
-                { class: app.pictures.none ? "indices" : "thumbs strip-of" },
-                ...group.typical.map((index) => app.pictures.button(index)),
-              ),
+              app.pictures.buttons(group.typical.map((index) => [index])),
               make("figcaption", { text: "typical inputs" }),
             ),
           ),

@@ -2,7 +2,7 @@
 /* Growing layers: when slots were written, how much they were visited, what they serve. */
 NC.growth = (root, app) => {
   const { make, svg } = NC.dom;
-  const COLOURS = 10;
+  const COLOURS = ["#0072b2", "#b34700", "#00795a", "#a3437b", "#7549c4", "#2a6fa8", "#8a5a00", "#00776b", "#b82e6b", "#565bb8"];
   const SHOWN = 12;
   let order = "visits";
 
@@ -40,7 +40,8 @@ NC.growth = (root, app) => {
     const told = [];
     shares.forEach((share, n) => {
       if (share < 0.02) return;
-      const part = make("i", { class: `c${n % COLOURS}`, title: `label ${labels[n]}: ${Math.round(100 * share)}%` });
+      const part = make("i", { title: `label ${labels[n]}: ${Math.round(100 * share)}%` });
+      part.style.background = COLOURS[n % COLOURS.length];
       part.style.flexGrow = String(share);
       if (share > 0.15) part.textContent = String(labels[n]);
       told.push(`${labels[n]} ${Math.round(100 * share)}%`);
@@ -90,25 +91,16 @@ NC.growth = (root, app) => {
       make(
         "div",
         { class: "scroll" },
-        make(
-          "table",
+        NC.dom.table(
           { class: "plain slots-table" },
-          make("thead", {}, make("tr", {}, ...headings.map((text) => make("th", { scope: "col", text })))),
-          make(
-            "tbody",
-            {},
-            ...sorted.slice(0, SHOWN).map((slot) =>
-              make(
-                "tr",
-                {},
-                make("th", { scope: "row", text: String(slot.slot + 1) }),
-                make("td", { class: "number", text: String(slot.born) }),
-                make("td", { class: "number", text: Math.round(slot.visits).toLocaleString("en") }),
-                ...(slot.labels ? [make("td", {}, mixture(slot.labels, growth.labels))] : []),
-                make("td", {}, make("div", { class: "few" }, ...slot.inputs.map((index) => app.pictures.button(index)))),
-              ),
-            ),
-          ),
+          headings,
+          sorted.slice(0, SHOWN).map((slot) => [
+            slot.slot + 1,
+            slot.born,
+            Math.round(slot.visits).toLocaleString("en"),
+            ...(slot.labels ? [mixture(slot.labels, growth.labels)] : []),
+            make("div", { class: "few" }, ...slot.inputs.map((index) => app.pictures.button(index))),
+          ]),
         ),
       ),
     );

@@ -70,22 +70,11 @@ NC.input = (root, app) => {
   }
 
   function slots(found) {
-    return make(
-      "table",
+    return NC.dom.table(
       { class: "plain" },
+      ["slot", "share", "cosine to its key", "written at step"],
+      found.map(([slot, share, cosine, born]) => [slot + 1, portion(share), cosine === null ? "–" : cosine.toFixed(2), born]),
       make("caption", { text: "Slots that it uses, the nearest first" }),
-      make(
-        "thead",
-        {},
-        make("tr", {}, ...["slot", "share", "cosine to its key", "written at step"].map((text) => make("th", { scope: "col", text }))),
-      ),
-      make(
-        "tbody",
-        {},
-        ...found.map(([slot, share, cosine, born]) =>
-          make("tr", {}, ...[slot + 1, portion(share), cosine === null ? "–" : cosine.toFixed(2), born].map((text) => make("td", { text: String(text) }))),
-        ),
-      ),
     );
   }
 
@@ -118,15 +107,10 @@ NC.input = (root, app) => {
               "ol",
               { class: "bars chances" },
               ...answer.answer.slice(0, 5).map(([name, share], n) => {
-                const bar = make("i");
-                bar.style.transform = `scaleX(${share ?? 0})`;
-                return make(
-                  "li",
-                  { class: n ? null : "top" },
-                  make("span", { text: String(name) }),
-                  make("span", { class: "track" }, bar),
-                  make("span", { class: "number", text: portion(share) }),
-                );
+                const { item, show } = NC.dom.meter(String(name));
+                show(share ?? 0, portion(share));
+                item.classList.toggle("top", n === 0);
+                return item;
               }),
             )
           : "",
@@ -152,11 +136,7 @@ NC.input = (root, app) => {
       ...(answer.nearest.length
         ? [
             make("h3", { text: "Inputs with the most similar programs" }),
-            make(
-              "div",
-              { class: app.pictures.none ? "indices" : "thumbs strip-of" },
-              ...answer.nearest.map(([at, distance]) => app.pictures.button(at, NC.heat.number(distance, 2))),
-            ),
+            app.pictures.buttons(answer.nearest.map(([at, distance]) => [at, NC.heat.number(distance, 2)])),
             make("p", { class: "note", text: "Numbers: distance between what decides the programs." }),
           ]
         : []),

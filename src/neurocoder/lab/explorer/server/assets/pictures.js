@@ -49,5 +49,9 @@ NC.pictures = (app) => {
     );
   }
 
-  return { button, image, name, none: !given };
+  /** Several, from [index, what is below]. */
+  const buttons = (list) =>
+    make("div", { class: given ? "thumbs strip-of" : "indices" }, ...list.map(([index, below]) => button(index, below)));
+
+  return { button, buttons, image };
 };
