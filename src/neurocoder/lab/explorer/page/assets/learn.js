@@ -287,6 +287,7 @@ NC.learn = (root, { app }) => {
         "points",
         run.points.map((point) => `${x(point.step).toFixed(1)},${y(point[name]).toFixed(1)}`).join(" "),
       );
+      dot.style.display = last && run.step ? "" : "none";
       if (!last) return;
       dot.setAttribute("cx", x(last.step).toFixed(1));
       dot.setAttribute("cy", y(last[name]).toFixed(1));

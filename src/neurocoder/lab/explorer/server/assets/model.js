@@ -33,7 +33,7 @@ NC.start = async () => {
     const size = `${inputs} → ${outputs}${kernel.length ? `, kernel ${kernel.join(" × ")}` : ""}`;
     if (layer.grows) return [size, `up to ${number(c.max_slots ?? c.slots)} slots of rank ${c.rank}`];
     if (c.steps && c.heads) return [size, `P=${c.slots} J=${c.steps} H=${c.heads}`];
-    return [size, Object.entries(c).map(([key, value]) => `${key}=${value}`).join(" ").slice(0, 60)];
+    return [size, Object.entries(c).map(([key, value]) => `${key}=${value}`).join(" ")];
   };
   const buttons = summary.layers.map((layer, place) =>
     make(

@@ -24,7 +24,7 @@ NC.usage = (root, app) => {
     const empty = layer.growth && !layer.growth.written;
     say(
       about,
-      empty ? "No slot is written yet: the layer does what it did before it was recoded." : `Means over ${app.summary.inputs.toLocaleString("en")} inputs. ` +
+      empty ? "No slot is written yet: the layer does what it did before it was recoded." : `On average over ${app.summary.inputs.toLocaleString("en")} inputs, ` +
         `${count} of ${mean.length} ${slot}s carry 80% of what is read; ${slot} ${order[0] + 1} is read most. ` +
         `${idle ? `${idle} ${idle === 1 ? "is" : "are"} hardly read.` : "None is idle."}` +
         `${layer.note ? ` ${layer.note}.` : ""}`,
