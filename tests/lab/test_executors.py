@@ -247,7 +247,7 @@ def test_without_a_terminal_a_long_run_has_a_line_a_minute(tmp_path, capsys, mon
 
 
 def test_two_commands_with_one_output_share_the_sweep(tmp_path):
-    wish = ("run", "lines:Lines", "--variants", "program", "--seeds", "0-3", "--pause", 0.05, "--output", tmp_path)
+    wish = ("run", "lines:Lines", "--variants", "program", "--seeds", "0-3", "--pause", 0.03, "--output", tmp_path)
     both = [command(*wish) for _ in range(2)]
     said = [process.communicate(timeout=300) for process in both]
     counts = [sum(line.startswith("program seed") for line in out.splitlines()) for out, _ in said]

@@ -2,13 +2,14 @@
 
 import gzip
 import json
-import subprocess
+import multiprocessing
+import os
+import pathlib
 import sys
 import time
 from itertools import pairwise
 
 import pytest
-from lines import settings
 from test_store import loose, place, run, told
 
 from neurocoder.lab.records import pack, store
@@ -141,15 +142,28 @@ def test_the_folder_must_be_there(tmp_path):
         do(tmp_path / "none")
 
 
-def process(hook, *arguments):
-    """A `pack` in a process of its own, after some code."""
-    code = f"import gzip, os, pathlib, sys, time\nfrom neurocoder.lab.records import pack\ntimes = [0]\n{hook}\n"
-    code += "pack.main(pack.Options(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))"
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], env=settings(), stdout=-3)
+FORK = multiprocessing.get_context("forkserver")
+FORK.set_forkserver_preload(["neurocoder.lab.records.pack"])  # so that a process starts at once
 
 
-DIE = """
+def hooked(hook, output, into):
+    """A `pack` after some code."""
+    exec(hook, {"dying": dying, "gzip": gzip, "os": os, "pathlib": pathlib, "time": time})
+    sys.stdout = None
+    pack.main(pack.Options(output, into))
+
+
+def process(hook, output, into):
+    """That in a process of its own."""
+    made = FORK.Process(target=hooked, args=(hook, output, into))
+    made.start()
+    return made
+
+
 def dying(function, at, after=False):
+    """The function, but the process is killed in its call number `at`."""
+    times = [0]
+
     def call(*arguments, **options):
         times[0] += 1
         if times[0] == at and not after:
@@ -158,8 +172,16 @@ def dying(function, at, after=False):
         if times[0] == at:
             os.kill(os.getpid(), 9)
         return answer
+
     return call
-"""
+
+
+def status(process):
+    """How it ended."""
+    process.join(60)
+    return process.exitcode
+
+
 STAGES = {
     "before the packed file is written": "gzip.compress = dying(gzip.compress, 1)",
     "in the middle of writing it": (
@@ -182,7 +204,7 @@ def test_a_killed_pack_loses_nothing_and_the_next_completes_it(tmp_path, stage, 
     earlier = run("gru", error=0.75)
     pack.write(packed(into), [earlier])
     loose(output, *RUNS)
-    assert process(DIE + STAGES[stage], output, into).wait() == -9
+    assert status(process(STAGES[stage], output, into)) == -9
     found = {store.key(one): one for folder in (output, into) for one in store.records(folder, "lines", pytest.fail)}
     assert told(found[name] for name in sorted(found)) == told([earlier, *RUNS])
     loose(output, run(seed=2))  # so that there is something to do
@@ -199,10 +221,10 @@ def test_two_at_the_same_time_lose_nothing(tmp_path):
     slow = "fsync = os.fsync\nos.fsync = lambda file: fsync(file) or time.sleep(1.5)"
     first = process(slow, tmp_path / "a", tmp_path / "into")
     while not lock.exists():
-        assert first.poll() is None
+        assert first.is_alive()
         time.sleep(0.01)
     second = process("", tmp_path / "b", tmp_path / "into")
     assert do(tmp_path / "c", tmp_path / "into") == 0
-    assert (first.wait(), second.wait()) == (0, 0)
+    assert (status(first), status(second)) == (0, 0)
     assert told(store.records(tmp_path / "into", "lines", pytest.fail)) == told(RUNS)
     assert files(tmp_path) == ["into/lines/best.jsonl.gz"]

@@ -29,7 +29,7 @@ class Range:
         number = "a whole number" if kind is int else "a finite number"
         return f"{number} {'>' if self.above else '>='} {self.low}"
 
-    def __contains__(self, value: float) -> bool:
+    def __contains__(self, value: Any) -> bool:
         return self.low <= value <= self.high and value < math.inf and not (self.above and value == self.low)
 
 
