@@ -43,6 +43,7 @@ from .program import (
     Programs,
     Start,
 )
+from .steering import ControlEmbedding, Steered, fit_control, load_control, save_control, steer
 from .surgery.plan import Plan, plan
 from .surgery.recode import recode
 from .surgery.registry import register
@@ -60,6 +61,7 @@ __all__ = [
     "CodedLayer",
     "CodedLinear",
     "Config",
+    "ControlEmbedding",
     "Conv1d",
     "Conv2d",
     "CoreConfig",
@@ -90,6 +92,7 @@ __all__ = [
     "Programs",
     "Recording",
     "Start",
+    "Steered",
     "StoredProgramConfig",
     "StoredProgramLinear",
     "TrainerMixin",
@@ -100,10 +103,12 @@ __all__ = [
     "control",
     "count_parameters",
     "exact",
+    "fit_control",
     "functional",
     "grow",
     "inspect",
     "load",
+    "load_control",
     "orthogonal_loss",
     "parameter_groups",
     "plan",
@@ -114,5 +119,7 @@ __all__ = [
     "register",
     "restore",
     "save",
+    "save_control",
     "shrink",
+    "steer",
 ]

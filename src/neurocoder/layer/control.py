@@ -107,7 +107,30 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     require_module("model", model)
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise ValueError(f"control must be a floating-point tensor, got {z.dtype if isinstance(z, Tensor) else z!r}")
-    layers: list[Any] = [
+    layers = steered_layers(model)
+    for layer in layers:
+        if z.dim() == 0 or z.shape[-1] != layer.control_dim:
+            raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
+    if torch.compiler.is_compiling():  # a block inside compiled code: it has the mirrors alone
+        before = [getattr(layer, NAME) for layer in layers]
+        for layer in layers:
+            object.__setattr__(layer, NAME, z)
+        try:
+            yield
+        finally:
+            for layer, outer in zip(layers, before, strict=True):
+                object.__setattr__(layer, NAME, outer)
+        return
+    entered = _enter(layers, z)
+    try:
+        yield
+    finally:
+        _leave(entered)
+
+
+def steered_layers(model: nn.Module) -> list[Any]:
+    """The layers that were built with `control_dim`; at least one."""
+    layers = [
         module
         for module in model.modules()
         if hasattr(module, NAME) and getattr(module, "control_dim", None) is not None
@@ -116,11 +139,4 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
         raise ValueError(
             "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"
         )
-    for layer in layers:
-        if z.dim() == 0 or z.shape[-1] != layer.control_dim:
-            raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
-    entered = _enter(layers, z)
-    try:
-        yield
-    finally:
-        _leave(entered)
+    return layers
