@@ -135,8 +135,7 @@ def steer(model: nn.Module, controller: nn.Module) -> Steered:
 
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-        >>> nc.recode(model, "*", nc.CoreConfig(), control_dim=6)
-        Sequential(...)
+        >>> model = nc.recode(model, "*", nc.CoreConfig(), control_dim=6)
         >>> steered = nc.steer(model, nc.ControlEmbedding(100, 6))
         >>> x, user = torch.randn(32, 8), torch.randint(100, (32,))
         >>> steered(x, by=user).shape
