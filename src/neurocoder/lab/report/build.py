@@ -21,8 +21,8 @@ from ..records import store
 from ..records.files import atomic_write, writability_error
 from ..records.provenance import commands, environment, origin, runs, warnings
 from ..records.record import Record, plain
+from . import claims, html, markdown, text
 from . import compare as comparison
-from . import html, markdown, text
 from .cells import LEGEND
 from .chapter import Chapter, draw, slug
 from .compare import Effective, configurations, label
@@ -170,6 +170,13 @@ def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]
         yield chapter(f"{preset}, {len(rows)} configurations", records, [section])
 
 
+def claimed(records: Path, paper: Mapping[str, Any]) -> list[str]:
+    """What became of the paper's claims, if the folder of the records lists them."""
+    if not (records / claims.NAME).is_file():
+        return []
+    return claims.Claims(records, paper, {experiment.name: experiment for experiment in map(load, EXPERIMENTS)}).page()
+
+
 def write(target: Path, content: bytes | str) -> None:
     """Atomic write."""
     with atomic_write(target) as temporary:
@@ -186,8 +193,8 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
     }
 
 
-def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> None:
-    """Figures, a Markdown page for each experiment, an index to these pages, and the HTML page.
+def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path, verdicts: Sequence[str] = ()) -> None:
+    """Figures, a Markdown page for each experiment, an index to these pages after the verdicts, and the HTML page.
 
     Figures that only the earlier pages showed are removed, but not those that cannot be drawn here.
     """
@@ -211,7 +218,7 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path) -> Non
     links.pop(Path("README.md"), None)
     write(
         target / "README.md",
-        markdown.index("Results" if target.name == "results" else f"Results: {target.name}", links),
+        markdown.index("Results" if target.name == "results" else f"Results: {target.name}", links, verdicts),
     )
     write(target / "report.html", html.page(chapters, head))
 
@@ -238,7 +245,8 @@ def main(options: Options) -> int:
         raise ValueError(f"--target must be a folder that can be written to, got {options.folder}: {why}")
     paper = paper_numbers()
     found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}), warn)]
-    save(found, facts([record for group in groups for record in group[-1]]), options.folder)
+    verdicts = [] if options.target else claimed(options.records, paper)  # its links are those of the default folder
+    save(found, facts([record for group in groups for record in group[-1]]), options.folder, verdicts)
     screen = Console(markup=False, highlight=False)
     if not screen.is_terminal:
         screen.width = PIPE_WIDTH

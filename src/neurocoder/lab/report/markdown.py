@@ -62,7 +62,8 @@ def figures(shown: str) -> list[str]:
     return re.findall(r"\]\((images/[\w.-]+\.png)\)", shown)
 
 
-def index(title: str, pages: Mapping[Path, str]) -> str:
-    """The page that links to others, by path and first line."""
+def index(title: str, pages: Mapping[Path, str], claims: Sequence[str] = ()) -> str:
+    """The page that links to others, by path and first line, after what became of the paper's claims."""
     links = "\n".join(f"- [{line.removeprefix('# ')}]({path.as_posix()})" for path, line in pages.items())
-    return f"# {title}\n\nOur results next to the paper's, built from the records by `neurocoder report`.\n\n{links}\n"
+    head = [f"# {title}", "Our results next to the paper's, built from the records by `neurocoder report`."]
+    return "\n\n".join([*head, *claims, *(["## Tables and figures"] if claims else []), links]) + "\n"
