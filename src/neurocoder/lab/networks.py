@@ -35,13 +35,18 @@ class LeNet(nn.Module):
 
 
 class OneProgram(nn.Module):
-    """A Neurocoder that is steered by ones: one program for all inputs, in the same parametrisation. It is the control
-    that tells what programs gain from what their parametrisation does."""
+    """A Neurocoder layer that is steered by ones: one program for all inputs, in the same parametrisation. It is the
+    control that tells what programs gain from what their parametrisation does.
 
-    def __init__(self, inputs: int, outputs: int, config: nc.ProgramConfig) -> None:
+    Args:
+        layer: made with `control_dim`
+    """
+
+    def __init__(self, layer: nc.Linear) -> None:
         super().__init__()
-        self.layer = nc.Linear(inputs, outputs, program=config, control_dim=inputs)
+        assert layer.control_dim is not None
+        self.layer, self.control_dim = layer, layer.control_dim
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)"""
-        return self.layer(x, control=x.new_ones(self.layer.in_features))
+        return self.layer(x, control=x.new_ones(self.control_dim))

@@ -99,6 +99,26 @@ def test_settings_reach_the_heads():
         assert {name: getattr(head.config, name) for name in wanted} == wanted
 
 
+def test_the_controls_change_what_they_say():
+    """`constant` heads are affine in what they read, which Neurocoder's are not; `scaled` ones have larger values."""
+    agents = {}
+    for head in HEADS:
+        torch.manual_seed(0)
+        agents[head] = make_agent((4,), 2, head, Settings(width=16, output_scale=100.0))
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(agents["scaled"].critic(x), 100 * agents["plain"].critic(x))
+    torch.testing.assert_close(agents["scaled"].actor(x), agents["plain"].actor(x))
+    for head, affine in {"plain": True, "constant": True, "neurocoder": False}.items():
+        for layer in (agents[head].actor, agents[head].critic):
+            with torch.no_grad():  # recoded layers start with one program for all inputs
+                for parameter in layer.parameters():
+                    parameter.add_(torch.randn_like(parameter))
+            moved = layer(3 * x) - layer(0 * x)
+            assert torch.allclose(moved, 3 * (layer(x) - layer(0 * x)), rtol=1e-3, atol=1e-3) is affine
+    constant, neurocoder = (nc.count_parameters(agents[head])["total"] for head in ("constant", "neurocoder"))
+    assert constant == neurocoder
+
+
 @pytest.mark.parametrize("body", ["small", "large"])
 def test_features_start_about_as_large_as_the_pixels(body):
     """Torch's own start makes them 18 times smaller, and gradients with them."""
@@ -157,7 +177,7 @@ def test_wrong_settings_are_named(change, message):
 
 
 def test_wrong_agents_are_named():
-    with pytest.raises(ValueError, match="head must be among plain, hyper, neurocoder, got 'moe'"):
+    with pytest.raises(ValueError, match="head must be among plain, hyper, neurocoder, constant, scaled, got 'moe'"):
         make_agent((2,), 2, "moe", SMALL)
     with pytest.raises(ValueError, match=r"shape must be \(channels, 84, 84\) or \(inputs,\), got \(2, 3\)"):
         make_agent((2, 3), 2, "plain", SMALL)

@@ -21,7 +21,7 @@ from neurocoder.lab.experiments.atari.experiment import Atari, load_agent, parse
 from neurocoder.lab.experiments.atari.figures import band, learning_curves
 from neurocoder.lab.experiments.atari.report import claim, scores
 from neurocoder.lab.report.build import paper_numbers
-from neurocoder.lab.rl import Settings, human_normalised
+from neurocoder.lab.rl import HEADS, Settings, human_normalised
 from neurocoder.lab.rl.play import Options, play
 
 NAME = "atari" if "atari" in EXPERIMENTS else "neurocoder.lab.experiments.atari:Atari"
@@ -38,8 +38,8 @@ def record(folder, variant="cartpole-plain"):
 
 
 def test_variants_are_games_or_the_environment_asked_for():
-    assert list(variants(None))[:4] == ["seaquest-plain", "seaquest-hyper", "seaquest-neurocoder", "mspacman-plain"]
-    assert list(variants("ALE/Breakout-v5")) == ["breakout-plain", "breakout-hyper", "breakout-neurocoder"]
+    assert list(variants(None))[:3] == ["seaquest-plain", "seaquest-hyper", "seaquest-neurocoder"]
+    assert list(variants("ALE/Breakout-v5")) == [f"breakout-{head}" for head in HEADS]
     assert next(iter(variants("ALE/MontezumaRevenge-v5"))) == "montezuma-plain"
     with pytest.raises(ValueError, match=r"variant must be GAME-HEAD, one of cartpole-plain, .*, got 'cartpole-moe'"):
         parse("cartpole-moe", "CartPole-v1")
@@ -62,6 +62,14 @@ def test_settings_of_neurocoder_heads_do_not_set_other_heads_apart():
     for head in ("plain", "hyper"):
         assert Atari().effective(usual, f"seaquest-{head}") == Atari().effective(other, f"seaquest-{head}")
     assert Atari().effective(usual, "seaquest-neurocoder") != Atari().effective(other, "seaquest-neurocoder")
+
+
+def test_output_scale_sets_only_scaled_heads_apart():
+    usual, other = asdict(Settings()), asdict(Settings(output_scale=1.0))
+    for head in HEADS:
+        alike = Atari().effective(usual, f"seaquest-{head}") == Atari().effective(other, f"seaquest-{head}")
+        assert alike is (head != "scaled")
+    assert "seaquest-constant" not in Atari().selections["best"]
 
 
 def test_scores_are_normalised_and_the_paper_is_quoted():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 import neurocoder as nc
 
+from ..networks import OneProgram
 from .settings import HEADS, Settings
 
 State = tuple[Tensor, Tensor]
@@ -97,8 +100,8 @@ class Agent(nn.Module):
             raise ValueError(f"shape must be (channels, 84, 84) or (inputs,), got {shape}")
         self.width, self.pixels = width, len(shape) == 3
         self.lstm = nn.LSTMCell(features, width)
-        self.actor = nn.Linear(width, actions)
-        self.critic = nn.Linear(width, 1)
+        self.actor: Any = nn.Linear(width, actions)
+        self.critic: Any = nn.Linear(width, 1)
         if self.pixels:
             orthogonal(self.body, self.lstm)
         with torch.no_grad():
@@ -138,6 +141,16 @@ class Agent(nn.Module):
         return self.actor(x), self.critic(x).squeeze(-1), state
 
 
+class Scaled(nn.Linear):
+    """A linear layer whose result is multiplied by a fixed scale: `y = s (W x + b)`."""
+
+    scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)"""
+        return self.scale * super().forward(x)
+
+
 def sample(logits: Tensor) -> Tensor:
     """Actions (...) drawn from the policy (..., actions) by the Gumbel-max trick: nothing waits for the device.
 
@@ -164,4 +177,12 @@ def make_agent(shape: tuple[int, ...], actions: int, head: str, settings: Settin
         nc.recode(agent, ["actor", "critic"], HYPER)
     elif head == "neurocoder":
         nc.recode(agent, ["actor", "critic"], program(settings))
+    elif head == "constant":
+        nc.recode(agent, ["actor", "critic"], program(settings), control_dim=settings.width)
+        agent.actor, agent.critic = OneProgram(agent.actor), OneProgram(agent.critic)
+    elif head == "scaled":
+        critic = agent.critic
+        agent.critic = Scaled(critic.in_features, critic.out_features)
+        agent.critic.load_state_dict(critic.state_dict())
+        agent.critic.scale = settings.output_scale
     return agent

@@ -8,7 +8,9 @@ from typing import Literal
 
 from ..validate import Count, NonNegative, Positive, Share, validate
 
-HEADS = ("plain", "hyper", "neurocoder")
+HEADS = ("plain", "hyper", "neurocoder", "constant", "scaled")
+"""Kinds of heads: linear, the paper's three; Neurocoder with one program for all observations; linear, with the values
+multiplied by a fixed `output_scale`. The last two are controls."""
 GAMES = {
     "seaquest": "ALE/Seaquest-v5",
     "mspacman": "ALE/MsPacman-v5",
@@ -78,6 +80,8 @@ class Settings:
     """Factor on the cosine in the Neurocoder heads' content attention; 1 in the paper."""
     orthogonality: NonNegative = 0.1
     """Weight of the Neurocoder heads' orthogonal loss; 0.1 in the paper, 0 leaves it out."""
+    output_scale: Positive = 100.0
+    """Factor on the values of `scaled` heads, for rewards that are not clipped."""
     stack: Count = 4
     """Atari frames in an observation."""
     life_loss: bool = True

@@ -104,7 +104,10 @@ class Atari(Experiment):
         "paper": range(5),
         "smoke": range(1),
     }
-    selections: ClassVar[Mapping[str, str]] = {"smoke": "seaquest-*"}
+    selections: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("quick", "best", "paper"), "*-plain,*-hyper,*-neurocoder"),
+        "smoke": "seaquest-*",
+    }
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
         "quick": (5, 5),
         "best": (5_000, 300),
@@ -120,8 +123,10 @@ class Atari(Experiment):
         Records that are older than a setting have what all runs had then."""
         idle = {"cores", "save_agents", "keep"}  # its former name
         idle |= {"a2c": {"workers"}, "a3c": {"environments", "groups"}}[config["trainer"]]
-        if not variant.endswith("-neurocoder"):
+        if not variant.endswith(("-neurocoder", "-constant")):
             idle |= {"hidden", "residual", "sharpness", "orthogonality"}
+        if not variant.endswith("-scaled"):
+            idle |= {"output_scale"}
         known = {"correction": False, "sharpness": 1.0, "orthogonality": 0.1, **config}
         return {name: value for name, value in known.items() if name not in idle}
 

@@ -11,7 +11,13 @@ from matplotlib.ticker import FuncFormatter
 from ...report import style
 from ...report.figures import Curve, panel_figure
 
-LOOKS = {"plain": style.PURPLE, "hyper": style.VERMILION, "neurocoder": style.BLUE}
+LOOKS = {
+    "plain": style.PURPLE,
+    "hyper": style.VERMILION,
+    "neurocoder": style.BLUE,
+    "constant": style.SKY,
+    "scaled": style.BLACK,
+}
 """Colour of each kind of heads."""
 
 

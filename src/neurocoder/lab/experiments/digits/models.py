@@ -73,7 +73,8 @@ def build_model(variant: str) -> nn.Module:
     if variant == "mlp":
         return Projected(mlp((PROJECTED, 32, 10)), projection)
     if variant in CONTROLS:
-        return Projected(OneProgram(PROJECTED, 10, PROGRAMS[CONTROLS[variant]]), projection)
+        layer = nc.Linear(PROJECTED, 10, program=PROGRAMS[CONTROLS[variant]], control_dim=PROJECTED)
+        return Projected(OneProgram(layer), projection)
     return Projected(nc.Linear(PROJECTED, 10, program=PROGRAMS[variant]), projection)
 
 

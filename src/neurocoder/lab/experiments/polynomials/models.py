@@ -74,7 +74,8 @@ def neurocoder(gru: int, *, constant: bool = False, **sizes: int) -> Callable[..
 
     def build(scale: float = 1.0, **changes: Any) -> Regressor:
         config = nc.ProgramConfig(**usual | changes)
-        return Regressor(2, gru, OneProgram(gru, 1, config) if constant else nc.Linear(gru, 1, program=config))
+        output = nc.Linear(gru, 1, program=config, control_dim=gru if constant else None)
+        return Regressor(2, gru, OneProgram(output) if constant else output)
 
     return build
 

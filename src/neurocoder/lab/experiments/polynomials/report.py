@@ -142,7 +142,7 @@ def speed_row(runs: Runs) -> plots.Speed:
 
 def moments(runs: Runs) -> list[int]:
     """Iterations to compare at: those at which the runs were evaluated."""
-    steps = {entry["step"] for entry in first_of(runs).history}
+    steps = {int(entry["step"]) for entry in first_of(runs).history}
     return [step for step in dict.fromkeys((*MOMENTS, max(steps))) if step in steps]
 
 
