@@ -166,7 +166,7 @@ class Claims:
 
 
 def value(record: Record, metric: str) -> float:
-    """A number of a record."""
+    """A number of a record; of a list, its length."""
     if metric == "parameters":
         return record.parameters["total"]
     if "@" in metric:
@@ -176,7 +176,8 @@ def value(record: Record, metric: str) -> float:
         return next(entry[name] for entry in record.history if entry["step"] == int(step))
     if metric in record.metrics:
         return record.metrics[metric]
-    return float(follow(record.observations, metric))
+    found = follow(record.observations, metric)
+    return float(len(found) if isinstance(found, list) else found)
 
 
 def follow(content: Any, path: str) -> Any:
