@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from neurocoder.lab.records.files import atomic_write
 from neurocoder.lab.report import style
 from neurocoder.lab.report.cells import LEGEND
-from neurocoder.lab.report.chapter import draw
+from neurocoder.lab.report.chapter import Picture, draw
 from neurocoder.lab.report.figures import legend, panel_figure
 from neurocoder.lab.report.markdown import section
 from neurocoder.lab.report.sections import Estimate, PairedDifference, Plot, Section, Table
@@ -73,6 +73,8 @@ class Source:
     """The measure of an entry of a history."""
     moments: tuple[float, ...]
     """Shares of a training at which layers are compared, beside the best epoch."""
+    counts: Callable[[Record], bool] = lambda record: True
+    """Which records count, of files that hold others too."""
     found: dict[tuple[float, ...], dict[str, Curves]] = field(default_factory=dict)
     """By setting and variant."""
 
@@ -80,7 +82,7 @@ class Source:
         """With the records' curves."""
         wanted = {self.plain, *self.others.values()}
         for record in chain.from_iterable(map(records, self.files)):
-            if record["variant"] in wanted:
+            if record["variant"] in wanted and self.counts(record):
                 curve = [value for entry in record["history"] if (value := self.value(entry)) is not None]
                 models = self.found.setdefault(self.setting(record), {})
                 models.setdefault(record["variant"], {})[record["seed"]] = curve
@@ -133,11 +135,11 @@ SCALES = Source(
 )
 
 
-def images(network: str) -> Source:
-    """A network on CIFAR-100."""
-    name = f"cifar100-{network}"
+def images(dataset: str, network: str, title: str) -> Source:
+    """A network on CIFAR-10 or CIFAR-100."""
+    name = f"{dataset}-{network}"
     return Source(
-        f"CIFAR-100, {'LeNet' if network == 'lenet' else 'MLP'}",
+        title,
         "validation accuracy in %",
         ("scale/images/paper",),
         f"{name}-original",
@@ -158,7 +160,7 @@ def atari(game: str, title: str) -> Source:
     return Source(
         f"{title}, rewards as they are",
         "score in training",
-        ("scale/atari/best",),
+        ("scale/atari/best", "atari/best"),
         f"{game}-plain",
         {
             "Neurocoder": f"{game}-neurocoder",
@@ -169,6 +171,11 @@ def atari(game: str, title: str) -> Source:
         lambda key: f"rate {key[0]:g}, rewards {'clipped' if key[1] else 'as they are'}",
         lambda entry: entry.get("training_score") if "score" not in entry else None,
         (0.25, 0.5, 1),
+        # Clipped rewards only tell the plain layer's own best, and `best` had other settings before.
+        lambda record: (
+            not record["config"]["clip_rewards"]
+            or (record["variant"] == f"{game}-plain" and record["config"]["epsilon"] == 1e-16)
+        ),
     )
 
 
@@ -185,8 +192,10 @@ SOURCES = (
         lambda entry: 100 - entry["error"],
         (0.2, 0.4, 1),
     ),
-    images("lenet"),
-    images("mlp"),
+    images("cifar100", "lenet", "CIFAR-100, LeNet"),
+    images("cifar100", "mlp", "CIFAR-100, MLP"),
+    images("cifar10", "mlp", "CIFAR-10, MLP"),
+    images("cifar100", "densenet", "CIFAR-100, DenseNet"),
     *(
         atari(game, title)
         for game, title in (("seaquest", "Seaquest"), ("mspacman", "MsPacman"), ("frostbite", "Frostbite"))
@@ -285,15 +294,8 @@ def missing(sources: tuple[Source, ...]) -> str:
     return f"Not run: {'; '.join(parts)}." if parts else ""
 
 
-def main() -> None:
-    """Write the page."""
-    sources = tuple(source for source in map(Source.read, SOURCES) if source.found)
-    caption = (
-        "What a layer gains over the plain one, against how far the plain one then is from its own best at any rate "
-        "and time. A point is a setting: filled at the best epoch of each run, hollow at earlier moments and at the "
-        "end. On the dotted line it is level with the plain layer's own best; above, it is better."
-    )
-    plot = Plot("gain", caption, partial(gains, sources))
+def page(sources: tuple[Source, ...], plot: Plot) -> str:
+    """The page, as Markdown."""
     words = [
         "Neurocoder: multi-step (polynomials), P=10 J=5 H=4 (digits), P=30 J=5 H=3 with a gated residual in the output "
         "layer (LeNet) and in all layers (MLP). One program for all inputs: the same layer, steered by ones.",
@@ -303,16 +305,39 @@ def main() -> None:
         Section("Gain against the plain layer's shortfall", words, [gain_table(source) for source in sources], [plot]),
         Section("Polynomials by the unit of y", tables=[scale_table()]),
     ]
-    picture = draw(plot, STEM)
+    built = f"Built from the records by `python results/sweeps/scale.py`. {LEGEND}"
+    shown = {plot.name: Picture(STEM, b"", b"")}
     blocks = [
         "# Where the scale of an output layer decides",
-        f"Built from the records by `python results/sweeps/scale.py`. {LEGEND}",
+        built,
+        *(b for part in parts for b in section(part, shown)),
     ]
-    for part in parts:
-        blocks += section(part, {"gain": picture})
+    return "\n\n".join(blocks) + "\n"
+
+
+def plot_of(sources: tuple[Source, ...]) -> Plot:
+    """The figure."""
+    caption = (
+        "What a layer gains over the plain one, against how far the plain one then is from its own best at any rate "
+        "and time. A point is a setting: filled at the best epoch of each run, hollow at earlier moments and at the "
+        "end. On the dotted line it is level with the plain layer's own best; above, it is better."
+    )
+    return Plot("gain", caption, partial(gains, sources))
+
+
+def found() -> tuple[Source, ...]:
+    """The experiments that have records."""
+    read = [source.read() for source in SOURCES]
+    return tuple(source for source in read if any(len(models) > 1 for _, models in source.settings()))
+
+
+def main() -> None:
+    """Write page and figure."""
+    sources = found()
+    plot = plot_of(sources)
     for path, content in (
-        (DOCS / "images" / f"{STEM}.png", picture.png),
-        (DOCS / "scale.md", ("\n\n".join(blocks) + "\n").encode()),
+        (DOCS / "images" / f"{STEM}.png", draw(plot, STEM).png),
+        (DOCS / "scale.md", page(sources, plot).encode()),
     ):
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)

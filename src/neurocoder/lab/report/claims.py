@@ -97,7 +97,7 @@ class Claims:
             "Ours: the mean over seeds, in brackets its 95% interval and n; differences are paired by seed."
         ]
         for title, claims in self.parts.items():
-            rows = ["| Where | The paper | Ours | Reading | |", "|---|---|---|---|---|"]
+            rows = ["| Where | The paper | Ours | Reading | Verdict |", "|---|---|---|---|---|"]
             rows += [f"| {' | '.join(self.row(claim))} |" for claim in claims]
             blocks += [f"## {title}", "\n".join(rows)]
         return blocks
