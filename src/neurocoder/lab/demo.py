@@ -20,7 +20,7 @@ from rich.table import Table
 from .data import mnist
 from .experiments.digits.experiment import DigitsConfig
 from .experiments.digits.report import draw_grid
-from .records.files import writability_error
+from .records.files import require_writable
 from .records.record import Record
 from .report import style
 from .runner.job import Job, Setup
@@ -101,8 +101,7 @@ def findings(runs: Mapping[str, Record]) -> Iterator[str]:
 def main(options: Options) -> int:
     """Train, print a table, draw the attention; returns the exit status."""
     config, console = DigitsConfig(epochs=options.epochs), Console()
-    if why := writability_error(options.output):
-        raise ValueError(f"--output must be a folder that can be written to, got {options.output}: {why}")
+    require_writable("--output", options.output)
     place = mnist.folder()
     source = "the package" if place == mnist.PACKAGED else str(place)
     console.print(f"MNIST: 60,000 training and 10,000 test images, from {source}", soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,13 +98,21 @@ def origin(record: Record) -> str:
     return ", ".join(parts).format_map(record) + (", changed code" if record["changed"] == "yes" else "")
 
 
+def made(records: Iterable[Record]) -> str:
+    """Where several records were made, and the time that it took."""
+    records = list(records)
+    return (
+        f"{'; '.join(dict.fromkeys(map(origin, records)))}; {sum(record['wall_seconds'] for record in records):.0f} s."
+    )
+
+
 def layers(found: Mapping[str, Record], device: str) -> list[str]:
     """What was measured of each layer, as blocks of Markdown."""
     blocks = []
     for name, record in found.items():
         if not record["case"]["axis"]:
-            entries, made = record["measurements"], f"{origin(record)}; {record['wall_seconds']:.0f} s."
-            blocks += [f"### {name} on {DEVICES[device]}", about(record), table(entries), *notes(entries), made]
+            title, entries = f"### {name} on {DEVICES[device]}", record["measurements"]
+            blocks += [title, about(record), table(entries), *notes(entries), made([record])]
     return blocks
 
 
@@ -150,14 +158,13 @@ def pairs(found: Mapping[str, Record], device: str) -> list[str]:
                 )
     if not rows:
         return []
-    made = "; ".join(dict.fromkeys(map(origin, found.values())))
     source = next(iter(found.values()))["case"]["against"][:12]
     return [
         f"### Compared with an earlier version on {DEVICES[device]}",
         "`nc.Linear` now over before, in turns; below 1 it is faster now. Before: the library whose source has the "
         f"hash {source} (`neurocoder bench --against SRC`).",
         markdown(["case", "dtype", "mode", "direction", "now / before"], rows),
-        f"{made}.",
+        made(found.values()),
     ]
 
 
@@ -189,7 +196,7 @@ def paths(found: Mapping[str, Record]) -> list[str]:
         "steps.",
         markdown(["layer", "batch", "J", *parts], rows),
         *notes([entry for record in records for entry in record["measurements"]]),
-        f"{'; '.join(dict.fromkeys(map(origin, records)))}; {sum(record['wall_seconds'] for record in records):.0f} s.",
+        made(records),
     ]
 
 
@@ -244,7 +251,7 @@ def growth(found: Mapping[str, Record], device: str, docs: Path) -> list[str]:
         f"Forward and backward, eager, float32; each panel changes one size of the base case, {about(axes[0])}",
         f"![Time against {sizes} on {DEVICES[device]}]({image})",
         *notes([entry for record in axes for entry in record["measurements"]]),
-        f"{'; '.join(dict.fromkeys(map(origin, axes)))}; {sum(record['wall_seconds'] for record in axes):.0f} s.",
+        made(axes),
     ]
 
 

@@ -27,15 +27,15 @@ def atomic_write(target: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def writability_error(folder: Path) -> str | None:
-    """Creates the folder; returns why it cannot be written to, or None. Call before the work, not after."""
+def require_writable(option: str, folder: Path) -> None:
+    """Create the folder; raises `ValueError` if it cannot be written to. Call before the work, not after."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"something")
     except OSError as error:
-        return error.strerror or str(error)
-    return None
+        why = error.strerror or error
+        raise ValueError(f"{option} must be a folder that can be written to, got {folder}: {why}") from None
 
 
 def quarantine(path: Path) -> Path:

@@ -13,11 +13,6 @@ from pathlib import Path
 def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Holds this lock, unless another process does: yields whether. `wait` waits for it instead. Its file is removed at
     the end."""
-    with contextlib.ExitStack() as held:
-        yield _take(path, held, wait)
-
-
-def _take(path: Path, held: contextlib.ExitStack, wait: bool) -> bool:
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -28,11 +23,14 @@ def _take(path: Path, held: contextlib.ExitStack, wait: bool) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
-            return False
+            yield False
+            return
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), path.stat()):
                 break
         os.close(file)  # its holder removed it between our open and lock
-    held.callback(os.close, file)
-    held.callback(path.unlink, missing_ok=True)  # first, while it is still locked
-    return True
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)  # first, while it is still locked
+        os.close(file)

@@ -18,7 +18,7 @@ from neurocoder import __version__
 
 from ..experiments import EXPERIMENTS, Experiment, load
 from ..records import store
-from ..records.files import atomic_write, writability_error
+from ..records.files import atomic_write, require_writable
 from ..records.provenance import commands, environment, origin, runs, warnings
 from ..records.record import Record, plain
 from . import claims, html, markdown, text
@@ -241,8 +241,7 @@ def main(options: Options) -> int:
         there = sorted({folder.name for folder in store.experiments(options.records)} - set(names))
         others = f" (there are some of {', '.join(there)}: name it by --experiments)" if there else ""
         raise FileNotFoundError(f"no records of {some} under {options.records}{others}: make some with {make}")
-    if why := writability_error(options.folder):
-        raise ValueError(f"--target must be a folder that can be written to, got {options.folder}: {why}")
+    require_writable("--target", options.folder)
     paper = paper_numbers()
     found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}), warn)]
     verdicts = [] if options.target else claimed(options.records, paper)  # its links are those of the default folder

@@ -12,7 +12,7 @@ import torch
 from ..experiments import load
 from ..records import environment, store
 from ..records.checkpoint import Checkpoint
-from ..records.files import quarantine, writability_error
+from ..records.files import quarantine, require_writable
 from ..records.locks import locked
 from ..records.record import CorruptFileError, Record, plain
 from ..train.context import Context, RunHooks, TrainingError, final
@@ -47,8 +47,8 @@ def pending(jobs: Iterable[Job], setup: Setup, log: Log) -> list[Job]:
 
 def check_folder(wanted: Sequence[Job], setup: Setup, log: Log) -> None:
     """See that records can be written, and that no checkpoint is in the way of these jobs."""
-    if wanted and (why := writability_error(setup.output)):
-        raise RequestError(f"--output must be a folder that can be written to, got {setup.output}: {why}")
+    if wanted:
+        require_writable("--output", setup.output)
     for job in wanted:
         if job.checkpoint(setup).exists():
             with locked(job.lock(setup)) as free:
