@@ -129,6 +129,29 @@ def test_the_gradient_agrees_with_finite_differences():
     assert layer.controller.signal_weight.grad is None
 
 
+def gradients(model, *losses):
+    """Of the sum of these losses, each by a backward of its own."""
+    model.zero_grad()
+    for loss in losses:
+        loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch_if_both_losses_are_divided():
+    """Undivided, the auxiliary loss counts once for each part."""
+    model = randomised(
+        nc.recode(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), "*", small()), 0.5
+    ).double()
+    x = torch.randn(8, 5, dtype=torch.float64)
+    auxiliary = gradients(model, nc.auxiliary_loss(model) + 0 * model(x).sum())
+    whole = gradients(model, model(x).square().mean() + nc.auxiliary_loss(model))
+    parts = gradients(model, *((model(part).square().mean() + nc.auxiliary_loss(model)) / 4 for part in x.split(2)))
+    torch.testing.assert_close(parts, whole)
+    naive = gradients(model, *(model(part).square().mean() / 4 + nc.auxiliary_loss(model) for part in x.split(2)))
+    torch.testing.assert_close(naive, {name: whole[name] + 3 * auxiliary[name] for name in whole})
+    assert auxiliary["0.memory.U"].abs().max() > 0.1
+
+
 def test_mixtures_add_their_balance_loss():
     model = nc.recode(nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 2)), "0", nc.MixtureConfig(experts=4, balance=0.5))
     assert nc.auxiliary_loss(model).item() == 0, "before any forward"

@@ -28,20 +28,14 @@ def extras(requirements: Sequence[str]) -> dict[str, list[str]]:
 
 def is_installed(distribution: str) -> bool:
     """Whether pip would find it."""
-    try:
-        metadata.distribution(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    return any(metadata.distributions(name=distribution))
 
 
 def summary() -> str:
     """A few lines: version, where it runs, extras, commands, documentation."""
     device = "CUDA" if torch.cuda.is_available() else "CPU"
-    try:
-        required = metadata.requires("neurocoder") or []
-    except metadata.PackageNotFoundError:  # run from a source folder
-        required = []
+    installed = next(iter(metadata.distributions(name="neurocoder")), None)  # None: run from a source folder
+    required = (installed and installed.requires) or []
     lines = [
         f"neurocoder {__version__}: stored neural programs for PyTorch",
         f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}",

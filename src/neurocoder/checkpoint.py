@@ -131,10 +131,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
     with damage_of(saved.file):
         frozen = set(saved.config.get("frozen", ()))
     inner = unwrapped(model) if saved.has_digests else uncompiled(model)
-    layers, replaced = _recoded_as_saved(inner, saved)
-    reason = wrapper_conflict({"": uncompiled(model)}, "", "load") if layers else None
-    if reason:
-        raise CheckpointError(f"layer {next(iter(layers))[0]!r} cannot be recoded as it was saved: {reason}")
+    layers, replaced = _recoded_as_saved(inner, saved, uncompiled(model))
     warn_of_optimisers(inner, layers, "nc.load")
     swap(inner, layers)
     try:
@@ -177,7 +174,7 @@ def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
 Layers = dict[tuple[str, ...], nn.Module]
 
 
-def _recoded_as_saved(model: nn.Module, saved: Checkpoint) -> tuple[Layers, Layers]:
+def _recoded_as_saved(model: nn.Module, saved: Checkpoint, wrapper: nn.Module) -> tuple[Layers, Layers]:
     """Coded layers, still without values, for the plain layers that were saved as coded; and what they replace."""
     with damage_of(saved.file):
         entries = {name: _saved_layer(name, entry) for name, entry in saved.config["layers"].items()}
@@ -201,7 +198,7 @@ def _recoded_as_saved(model: nn.Module, saved: Checkpoint) -> tuple[Layers, Laye
                 "the checkpoint holds a single coded layer, which cannot replace the model itself: give a coded layer"
             )
         else:
-            reason = wrapper_conflict(modules, name, "load")
+            reason = wrapper_conflict(modules, name, "load") or wrapper_conflict({"": wrapper}, "", "load")
             if reason:
                 raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {reason}")
             names_of.setdefault(module, []).append(name)

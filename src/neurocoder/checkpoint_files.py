@@ -15,7 +15,6 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -126,15 +125,13 @@ def _put(temporary: Path, folder: Path) -> None:
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over the names, dtypes, shapes and values of all tensors, which are hashed in parallel."""
-
-    def row(name: str) -> list[Any]:
-        tensor = tensors[name]
+    """SHA-256 over the names, dtypes, shapes and values of all tensors."""
+    # 0.5 GB/s on two cores of 2026, blake2b 0.4: a sixth of the time of a save, nearly all of a load from memory.
+    rows = []
+    for name, tensor in sorted(tensors.items()):
         values = tensor.reshape(-1).view(torch.uint8).numpy().data
-        return [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(values).hexdigest()]
-
-    with ThreadPoolExecutor() as pool:
-        return hashlib.sha256(json.dumps(list(pool.map(row, sorted(tensors)))).encode()).hexdigest()
+        rows.append([name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(values).hexdigest()])
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def _signed(text: str) -> str:

@@ -92,9 +92,4 @@ class StoredProgramLinear(BlendedLinear):
         """The attention (N, programs)."""
         signal = linear(rows, self.query_weight, self.query_bias)
         query, strength = signal[..., :-1], softplus(signal[..., -1:])
-        return torch.softmax(strength * linear(_unit(query), _unit(self.keys)), dim=-1)
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    """`v / ||v||` over the last dimension (a zero vector stays zero)."""
-    return normalize(vectors, dim=-1, eps=1e-12)
+        return torch.softmax(strength * linear(normalize(query, dim=-1), normalize(self.keys, dim=-1)), dim=-1)
