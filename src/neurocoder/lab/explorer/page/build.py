@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from ...data import mnist
 from ...records.files import atomic_write
 from . import episode, learn
 from .demo_model import SIDE, Demo
+from .packaged import encoded
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
@@ -31,21 +31,16 @@ DIGITS_EACH = 20
 
 
 def packed(tensor: Tensor) -> dict[str, Any]:
-    """Shape and content of a tensor, as little-endian float32."""
-    values = tensor.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4")
-    return {"shape": list(tensor.shape), "data": b64encode(values.tobytes()).decode()}
+    """Shape and content of a tensor."""
+    return {"shape": list(tensor.shape), "data": encoded(tensor)}
 
 
 def test_digits() -> dict[str, Any]:
     """Images (N, 28, 28) and labels (N,) as bytes, with their places in the test set; sorted by place."""
     digits = mnist.load(False)
     places = torch.cat([(digits.labels == digit).nonzero()[:DIGITS_EACH, 0] for digit in range(10)]).sort().values
-    images, labels = digits.images[places].numpy(), digits.labels[places].byte().numpy()
-    return {
-        "places": places.tolist(),
-        "images": b64encode(images.tobytes()).decode(),
-        "labels": b64encode(labels.tobytes()).decode(),
-    }
+    images, labels = encoded(digits.images[places]), encoded(digits.labels[places].byte())
+    return {"places": places.tolist(), "images": images, "labels": labels}
 
 
 def data(demo: Demo) -> dict[str, Any]:

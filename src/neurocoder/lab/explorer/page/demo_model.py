@@ -6,20 +6,17 @@ is the mean of 2 x 2 pixels, so that the weight of a class is again an image, of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import neurocoder as nc
 
-from ...records.files import atomic_write
+from . import packaged
 
 SIDE = 14
 """Width and height of what the layer reads."""
@@ -73,25 +70,21 @@ def follow(attention: Tensor, centres: Tensor) -> Tensor:
 
 
 def write(demo: Demo, target: Path = FILE) -> None:
-    """Atomic write, as safetensors; the program's configuration and the facts are in the metadata."""
-    tensors = {_LAYER + name: value.detach().contiguous() for name, value in demo.layer.named_parameters()}
-    tensors |= {"average": demo.average, "centres": demo.centres, "paths": demo.paths}
-    metadata = json.dumps({"program": demo.layer.config.to_dict(), "facts": dict(demo.facts)}, sort_keys=True)
-    with atomic_write(target) as temporary:
-        temporary.write_bytes(save(tensors, {_KEY: metadata}))
+    """Atomic write; the program's configuration and the facts are in the metadata."""
+    parameters = {_LAYER + name: value for name, value in demo.layer.named_parameters()}
+    tensors = {"average": demo.average, "centres": demo.centres, "paths": demo.paths, **parameters}
+    packaged.write(target, _KEY, tensors, {"program": demo.layer.config.to_dict(), "facts": dict(demo.facts)})
 
 
 def load(source: Path = FILE) -> Demo:
     """The trained demo model."""
-    try:
-        with safe_open(source, framework="pt") as content:
-            metadata = json.loads((content.metadata() or {})[_KEY])
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118  # it is no mapping
+
+    def build(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Demo:
         layer = nc.Linear(SIDE * SIDE, CLASSES, program=nc.ProgramConfig.from_dict(metadata["program"]))
         layer.load_state_dict({name.removeprefix(_LAYER): it for name, it in tensors.items() if _LAYER in name})
         return Demo(layer.eval(), tensors["average"], tensors["centres"], tensors["paths"], metadata["facts"])
-    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{source} is no demo model of the explorer: {error}") from None
+
+    return packaged.read(source, _KEY, "demo model of the explorer", build)
 
 
 @torch.no_grad()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from ...records.files import atomic_write
+from . import packaged
 
 FILE = Path(__file__).parent / "episode.safetensors"
 _KEY = "neurocoder.explorer.episode"
@@ -39,29 +35,27 @@ class Episode(NamedTuple):
 
 
 def write(episode: Episode, target: Path = FILE) -> None:
-    """Atomic write, as safetensors; attention in 255 levels."""
+    """Atomic write; attention in 255 levels."""
     tensors = {name: value for name, value in episode._asdict().items() if name != "facts"}
-    tensors["attention"] = (255 * episode.attention.clamp(0, 1)).round().to(torch.uint8)
-    metadata = json.dumps(dict(episode.facts), sort_keys=True)
-    with atomic_write(target) as temporary:
-        temporary.write_bytes(save({name: it.contiguous() for name, it in tensors.items()}, {_KEY: metadata}))
+    packaged.write(target, _KEY, tensors | {"attention": levels(episode)}, episode.facts)
 
 
 def load(source: Path = FILE) -> Episode:
     """The packaged episode, or another."""
-    try:
-        with safe_open(source, framework="pt") as content:
-            facts = json.loads((content.metadata() or {})[_KEY])
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118  # it is no mapping
-        tensors["attention"] = tensors["attention"].float() / 255
-        return Episode(**tensors, facts=facts)
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{source} is no recorded episode: {error}") from None
+
+    def build(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Episode:
+        return Episode(**tensors | {"attention": tensors["attention"].float() / 255}, facts=facts)
+
+    return packaged.read(source, _KEY, "recorded episode", build)
+
+
+def levels(episode: Episode) -> Tensor:
+    """Attention in 255 levels."""
+    return (255 * episode.attention.clamp(0, 1)).round().to(torch.uint8)
 
 
 def data(episode: Episode) -> dict[str, Any]:
     """What the page gets: rounded numbers, and attention as bytes in base64."""
-    levels = (255 * episode.attention).round().to(torch.uint8)
     numbers = {
         name: [[round(value, 3) for value in row] for row in getattr(episode, name).flatten(1).tolist()]
         for name in ("angles", "speeds", "policy", "weights")
@@ -69,7 +63,7 @@ def data(episode: Episode) -> dict[str, Any]:
     return {
         **numbers,
         "actions": episode.actions.tolist(),
-        "shape": list(levels.shape),
-        "attention": b64encode(bytes(levels.flatten().tolist())).decode(),
+        "shape": list(episode.attention.shape),
+        "attention": packaged.encoded(levels(episode)),
         "facts": dict(episode.facts),
     }

@@ -5,7 +5,6 @@ Training and evaluation happen in the browser; nothing here is a result.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import neurocoder as nc
 
 from ...data import mnist
 from .demo_model import SIDE
+from .packaged import encoded
 
 TASKS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
 TRAIN_EACH, TEST_EACH = 200, 100
@@ -53,7 +53,7 @@ def digits(train: bool) -> Digits:
 def packed(levels: Tensor) -> str:
     """Two pixels to a byte, the first one in the upper four bits; base64."""
     pairs = levels.view(-1, 2)
-    return b64encode(bytes((pairs[:, 0] * LEVELS + pairs[:, 1]).tolist())).decode()
+    return encoded(pairs[:, 0] * LEVELS + pairs[:, 1])
 
 
 def data() -> dict[str, Any]:

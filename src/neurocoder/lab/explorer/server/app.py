@@ -8,10 +8,10 @@ and writes none.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import logging
-import math
 import secrets
 import socket
 from collections.abc import Sequence
@@ -118,13 +118,10 @@ def whole(request: Request, name: str) -> int:
 def share(request: Request, name: str) -> float:
     """A number from 0 to 1 in the query; 0 without one."""
     text = request.query_params.get(name, "0")
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
-        raise BadQuestion(f"{name} must be a number from 0 to 1, got {text[:40]!r}")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) <= 1:
+            return value
+    raise BadQuestion(f"{name} must be a number from 0 to 1, got {text[:40]!r}")
 
 
 def joined(paths: Sequence[Path]) -> bytes:

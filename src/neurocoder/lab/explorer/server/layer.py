@@ -137,7 +137,7 @@ class Layer:
     def facts(self) -> dict[str, Any]:
         """For the list of layers."""
         counts = nc.count_parameters(self.module)
-        config = {name: value for name, value in self.module.config.to_dict().items() if name != "kind"}
+        config = self.module.config.to_dict() | {"kind": None}
         return {
             "name": self.name or "(the model itself)",
             "kind": type(self.module).__name__,

@@ -107,21 +107,17 @@ class Runs:
 def titles(records: Sequence[Record]) -> list[str]:
     """Distinct ones: with the settings in which records of the same name differ, and numbered if these are equal."""
     names = [f"{one.experiment}/{one.preset} {one.variant}, seed {one.seed}" for one in records]
-    alike: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
-        alike.setdefault(name, []).append(place)
-    for places in alike.values():
-        settings = [_settings(records[place].config) for place in places]
-        keys = sorted({key for one in settings for key in one})
-        differ = [key for key in keys if len({one.get(key) for one in settings}) > 1]
-        for place, one in zip(places, settings, strict=True):
-            names[place] = ", ".join([names[place], *(f"{key}={one[key]}" for key in differ if key in one)])
-    count, seen = Counter(names), Counter[str]()
-    for place, name in enumerate(names):
-        if count[name] > 1:
-            seen[name] += 1
-            names[place] = f"{name} ({seen[name]} of {count[name]})"
-    return names
+    settings = [_settings(one.config) for one in records]
+    found = []
+    for name, own in zip(names, settings, strict=True):
+        alike = [other for other, its in zip(settings, names, strict=True) if its == name]
+        differ = [key for key in sorted(own) if any(other.get(key) != own[key] for other in alike)]
+        found.append(", ".join([name, *(f"{key}={own[key]}" for key in differ)]))
+    count, seen = Counter(found), Counter[str]()
+    for place, name in enumerate(found):
+        seen[name] += 1
+        found[place] = f"{name} ({seen[name]} of {count[name]})" if count[name] > 1 else name
+    return found
 
 
 def _settings(config: Mapping[str, Any], group: str = "") -> dict[str, str]:
@@ -149,11 +145,10 @@ def of_record(record: Record) -> dict[str, Any]:
     newer records, usage after each task on the data of all."""
     seen: Mapping[str, Any] = record.observations
     panels = []
-    for name, rows in (seen.get("drift") or {}).items():
-        names = [f"after task {place}" for place in range(1, len(rows) + 1)]
-        panels.append(panel(f"{name}, over training, all tasks' data", names, torch.tensor(rows)))
-    for name, rows in (seen.get("usage") or {}).items():
-        panels.append(panel(name, [f"task {place}" for place in range(1, len(rows) + 1)], torch.tensor(rows)))
+    for kind, title, moment in (("drift", ", over training, all tasks' data", "after task"), ("usage", "", "task")):
+        for name, rows in (seen.get(kind) or {}).items():
+            names = [f"{moment} {place}" for place in range(1, len(rows) + 1)]
+            panels.append(panel(f"{name}{title}", names, torch.tensor(rows)))
     if told := seen.get("slot_map"):
         written = told["written"]
         names = [f"task {place}: {count} written" for place, count in enumerate(written, 1)]

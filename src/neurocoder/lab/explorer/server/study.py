@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from base64 import b64encode
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 import neurocoder as nc
 
+from ..page.packaged import encoded
 from .inputs import Batch, Inputs, line
 from .layer import DIGITS, Layer, coded, rounded_to, told
 
@@ -102,7 +102,7 @@ class Study:
     def _pictures(self) -> Tensor | None:
         """Thumbnails of all inputs (N, h, w, channels)."""
         shown = [batch.first for batch in self.inputs.batches]
-        if any(one is None or one.shape[1:] != shown[0].shape[1:] for one in shown if shown[0] is not None):
+        if any(one is None for one in shown) or len({one.shape[1:] for one in shown if one is not None}) > 1:
             return None
         whole = torch.cat([one.detach().cpu().float() for one in shown if one is not None])
         if whole.dim() == 2 and whole.shape[1] < 196:  # rather a table than an image
@@ -134,10 +134,17 @@ class Study:
         names, counts = self.inputs.labels.unique(return_counts=True)
         return sorted(names[counts.argsort(descending=True, stable=True)[:LABELS]].tolist())
 
+    @cached_property
+    def labelled(self) -> Tensor:
+        """Which inputs have each of these labels (L, N)."""
+        labels = torch.zeros(0) if self.inputs.labels is None else self.inputs.labels
+        return labels == torch.tensor(self.frequent).unsqueeze(1)
+
     def summary(self) -> dict[str, Any]:
         """What the page shows first."""
-        first = self.inputs.batches[0].first
-        pictures = self.pictures
+        first, pictures = self.inputs.batches[0].first, self.pictures
+        if pictures is not None:
+            pixels = {"shape": list(pictures.shape[1:]), "data": encoded(pictures.round().byte())}
         return {
             "version": nc.__version__,
             "title": self.title,
@@ -148,12 +155,7 @@ class Study:
             "says": self.says,
             "parameters": nc.count_parameters(self.model),
             "layers": [layer.facts() for layer in self.layers.values()],
-            "pictures": None
-            if pictures is None
-            else {
-                "shape": list(pictures.shape[1:]),
-                "data": b64encode(pictures.round().byte().numpy().tobytes()).decode(),
-            },
+            "pictures": None if pictures is None else pixels,
         }
 
     def find(self, place: int) -> Layer:
@@ -167,19 +169,20 @@ class Study:
         if found.problem:
             return {"problem": found.problem}
         with self.lock:
-            result = {"titles": found.titles, "usage": self.usage(found), "clusters": self.clusters(found)}
-            result["note"] = found.note
-            if found.grows:
-                result["growth"] = self.growth(found)
-        return result
+            return {
+                "titles": found.titles,
+                "usage": self.usage(found),
+                "clusters": self.clusters(found),
+                "note": found.note,
+                **({"growth": self.growth(found)} if found.grows else {}),
+            }
 
     def usage(self, layer: Layer) -> dict[str, Any]:
-        """Of each memory: `mean` (P,), and `by_label` (L, P) with the `labels` (L,)."""
+        """Of each memory: `mean` (P,), and `by_label` (L, P) with the `labels` (L,); zero without a finite program."""
         result: dict[str, Any] = {"mean": layer.usage(layer.finite)}
-        if self.inputs.labels is not None:
-            inside = {name: self.inputs.labels == name for name in self.frequent}
-            rows = {name: layer.usage(mine) for name, mine in inside.items() if (mine & layer.finite).any()}
-            result |= {"labels": list(rows), "by_label": list(zip(*rows.values(), strict=True))}
+        if self.frequent:
+            rows = [layer.usage(mine) for mine in self.labelled]
+            result |= {"labels": self.frequent, "by_label": list(zip(*rows, strict=True))}
         return result
 
     def clusters(self, layer: Layer) -> dict[str, Any]:
@@ -188,39 +191,30 @@ class Study:
         groups = []
         for group in range(len(found.centres)):
             inside = found.groups == group
-            one: dict[str, Any] = {
-                "size": int(inside.sum()),
-                "typical": found.typical(group, TYPICAL).tolist(),
-                "usage": layer.usage(inside)[0],
-            }
-            if self.inputs.labels is not None:
-                own = self.inputs.labels[inside]
-                one["labels"] = [int((own == name).sum()) for name in self.frequent]
-            groups.append(one)
+            one = {"size": int(inside.sum()), "typical": found.typical(group, TYPICAL).tolist()}
+            labels = (self.labelled & inside).sum(1).tolist() if self.frequent else []
+            groups.append({**one, "usage": layer.usage(inside)[0], "labels": labels})
         return {"silhouette": round(found.silhouette, 3), "groups": groups, "labels": self.frequent}
 
     def growth(self, layer: Layer) -> dict[str, Any]:
         """When slots were written, and what they serve; slots in order of writing."""
         module: Any = layer.module
         found = nc.inspect.written(module)
-        use = layer.attention[0][:, found.slots] if len(found.slots) else torch.zeros(1, 0)
-        if len(found.slots):
-            use = torch.where(layer.finite.unsqueeze(1), use, 0.0)
+        use = torch.where(layer.finite.unsqueeze(1), layer.attention[0], 0.0)[:, found.slots]
+        by_label = self.labelled.float() @ use if self.frequent else use[:0]
+        by_label = by_label / by_label.sum(0).clamp(min=1e-12)
         shown = found.visits.argsort(descending=True, stable=True)[:SLOTS].sort().values
         slots = []
         for place in shown.tolist():
             mine = use[:, place]
-            one: dict[str, Any] = {
+            one = {
                 "slot": int(found.slots[place]),
                 "born": int(found.born[place]),
                 "visits": round(float(found.visits[place]), 1),
                 "use": round(float(mine.sum() / layer.finite.sum()), DIGITS),
                 "inputs": [i for i in mine.argsort(descending=True, stable=True)[:6].tolist() if mine[i] > 0.05],
             }
-            if self.inputs.labels is not None:
-                sums = [float(mine[self.inputs.labels == name].sum()) for name in self.frequent]
-                one["labels"] = [round(value / max(sum(sums), 1e-12), 4) for value in sums]
-            slots.append(one)
+            slots.append(one | {"labels": rounded_to(by_label[:, place].tolist(), 4)})
         return {
             "written": len(found.slots),
             "capacity": module.memory.capacity,
@@ -265,8 +259,8 @@ class Study:
             top = chances.argsort(descending=True)[:10]
             result["answer"] = [[int(place), rounded_to(float(chances[place]), 4)] for place in top]
         if self.pictures is not None and other is not None:
-            pixels = self.pictures[index] * (1 - way) + self.pictures[other] * way
-            result["picture"] = b64encode(pixels.round().byte().numpy().tobytes()).decode()
+            pixels = torch.lerp(self.pictures[index], self.pictures[other], way)
+            result["picture"] = encoded(pixels.round().byte())
         return result | (self._slots(programs) if layer.grows else self._components(layer, programs))
 
     def _nearest(self, layer: Layer, vector: Tensor, without: int | None) -> list[Any]:
@@ -282,7 +276,13 @@ class Study:
         if a is None or b is None or not a.is_floating_point() or a.shape != b.shape:
             raise BadQuestion("there is no way between these inputs: they must be numbers of the same shape")
         others = iter((*second.args, *second.kwargs.values()))
-        return first.changed(lambda value: _mixed(value, next(others), way))
+
+        def mixed(value: Any) -> Any:
+            other = next(others)
+            tensors = isinstance(value, Tensor) and isinstance(other, Tensor) and value.shape == other.shape
+            return torch.lerp(value, other, way) if tensors and value.is_floating_point() else value
+
+        return first.changed(mixed)
 
     def _components(self, layer: Layer, programs: Any) -> dict[str, Any]:
         """`attention` of each memory (r, P); of kinds that have them, singular values `sigma`, the residual's `gate`,
@@ -310,8 +310,3 @@ class Study:
                 if step >= 0
             ]
         }
-
-
-def _mixed(a: Any, b: Any, way: float) -> Any:
-    fits = isinstance(a, Tensor) and isinstance(b, Tensor) and a.is_floating_point() and a.shape == b.shape
-    return torch.lerp(a, b, way) if fits else a

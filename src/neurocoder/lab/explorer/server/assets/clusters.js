@@ -60,7 +60,7 @@ NC.clusters = (root, app) => {
               NC.heat.bars(group.usage, 0, `How much group ${n + 1} reads the ${slots}`, false),
               make("figcaption", { text: `${slots} it reads` }),
             ),
-            group.labels
+            labels.length
               ? make("figure", {}, labelBars(group.labels, labels), make("figcaption", { text: "inputs of each label" }))
               : "",
             make(

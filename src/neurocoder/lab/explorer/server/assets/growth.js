@@ -98,7 +98,7 @@ NC.growth = (root, app) => {
             slot.slot + 1,
             slot.born,
             Math.round(slot.visits).toLocaleString("en"),
-            ...(slot.labels ? [mixture(slot.labels, growth.labels)] : []),
+            ...(growth.labels.length ? [mixture(slot.labels, growth.labels)] : []),
             make("div", { class: "few" }, ...slot.inputs.map((index) => app.pictures.button(index))),
           ]),
         ),
