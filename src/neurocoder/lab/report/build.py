@@ -81,16 +81,16 @@ def gather(options: Options, warn: Callable[[str], None]) -> list[Group]:
     groups: list[Group] = []
     for reference, experiment in experiments.items():
         whole = (options.records / experiment.name).is_dir()
-        found: dict[Any, Record] = {}
+        by_key: dict[Any, Record] = {}
         for folder in [options.records] if whole else sorted(options.records.glob("*/")):
             for record in store.records(folder, experiment.name, lambda line: warn(f"{line}; left out")):
-                if found.setdefault(store.key(record), record) is not record:
+                if by_key.setdefault(store.key(record), record) is not record:
                     warn(f"{folder} repeats {record.variant} seed {record.seed} of another folder; left out")
-        records = deduplicate([found[key] for key in sorted(found)], experiment.effective, warn)
+        records = deduplicate([by_key[key] for key in sorted(by_key)], experiment.effective, warn)
         presets = dict.fromkeys([*experiment.presets, *(record.preset for record in records)])
         for preset in options.presets or presets:
-            if own := [record for record in records if record.preset == preset]:
-                groups.append((reference, experiment, preset, own))
+            if chosen := [record for record in records if record.preset == preset]:
+                groups.append((reference, experiment, preset, chosen))
     return groups
 
 
@@ -104,13 +104,13 @@ def deduplicate(records: Sequence[Record], effective: Effective, warn: Callable[
         if same is None:
             kept.setdefault(key, []).append(record)
         else:
-            ways = " and ".join(f"{one.loop} on {one.device}" for one in (same, record))
+            ways = " and ".join(f"{run.loop} on {run.device}" for run in (same, record))
             warn(f"{record.variant} seed {record.seed} is there twice, {ways}; the first counts")
-    return [record for found in kept.values() for record in found]
+    return [record for alike in kept.values() for record in alike]
 
 
 def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]) -> Iterator[Chapter]:
-    """What the preset's own configuration found, and any other one whose variants ran with no other settings. The rest
+    """What the preset's own configuration gave, and any other one whose variants ran with no other settings. The rest
     is compared in a table."""
     reference, experiment, preset, records = group
     known = experiment.presets.get(preset)
@@ -119,7 +119,7 @@ def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]
     if len(rows) > 1 and all(record.config == records[0].config for record in records):
         rows = configurations(records, usual)  # one command made them, so they stay together
 
-    def chapter(name: str, own: Sequence[Record], sections: Sequence[Section]) -> Chapter:
+    def chapter(name: str, chosen: Sequence[Record], sections: Sequence[Section]) -> Chapter:
         stem = slug(experiment.name, name)
         pictures, undrawn = {}, []
         for plot in (plot for part in sections for plot in part.plots):
@@ -133,35 +133,39 @@ def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]
             experiment=experiment.name,
             title=experiment.title,
             preset=name,
-            origin=origin(own),
-            commands=commands(experiment, preset, own, reference),
+            origin=origin(chosen),
+            commands=commands(experiment, preset, chosen, reference),
             sections=sections,
             pictures=pictures,
             undrawn=undrawn,
-            warnings=warnings(preset, own),
+            warnings=warnings(preset, chosen),
         )
 
-    def found(settings: Mapping[str, Any], own: Sequence[Record]) -> Chapter:
+    def complete(settings: Mapping[str, Any], chosen: Sequence[Record]) -> Chapter:
         try:
-            sections = experiment.sections(own, paper)
+            sections = experiment.sections(chosen, paper)
         except Exception as error:
-            again = f"{commands(experiment, preset, own, reference)[0]} --overwrite"
+            again = f"{commands(experiment, preset, chosen, reference)[0]} --overwrite"
             raise ValueError(
                 f"the records of {experiment.name}, preset {preset}, lack what its tables need, {error!r}: are "
                 f"they from this version? `{again}` recreates them"
             ) from error
-        return chapter(", ".join(filter(None, (preset, label(settings)))), own, sections)
+        return chapter(", ".join(filter(None, (preset, label(settings)))), chosen, sections)
 
-    times = Counter(variant for _, own in rows for variant in {run.variant for run in own})
+    times = Counter(variant for _, chosen in rows for variant in {run.variant for run in chosen})
     compared = []
-    for settings, own in rows:
-        if settings and any(times[run.variant] > 1 for run in own):
-            compared += [run.variant for run in own]
+    for settings, chosen in rows:
+        if settings and any(times[run.variant] > 1 for run in chosen):
+            compared += [run.variant for run in chosen]
         else:
-            yield found(settings, own)
+            yield complete(settings, chosen)
     if compared:
         records = [record for record in records if record.variant in compared]
-        rows = [(settings, kept) for settings, own in rows if (kept := [run for run in own if run.variant in compared])]
+        rows = [
+            (settings, kept)
+            for settings, chosen in rows
+            if (kept := [run for run in chosen if run.variant in compared])
+        ]
         metric = experiment.metric or next(iter(records[0].metrics))
         order = compared if known is None else experiment.variants(known)
         variants = sorted(set(compared), key=lambda name: order.index(name) if name in order else len(order))
@@ -209,7 +213,7 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path, verdic
     for name in {chapter.experiment for chapter in chapters}:
         page = target / f"{name}.md"
         earlier = markdown.figures(page.read_text()) if page.is_file() else []
-        write(page, markdown.page([one for one in chapters if one.experiment == name]))
+        write(page, markdown.page([chapter for chapter in chapters if chapter.experiment == name]))
         for figure in earlier:
             if target / figure not in figures.keys() | undrawn:
                 (target / figure).unlink(missing_ok=True)
@@ -243,13 +247,13 @@ def main(options: Options) -> int:
         raise FileNotFoundError(f"no records of {some} under {options.records}{others}: make some with {make}")
     require_writable("--target", options.folder)
     paper = paper_numbers()
-    found = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}), warn)]
+    shown = [chapter for group in groups for chapter in chapters(group, paper.get(group[1].name, {}), warn)]
     verdicts = [] if options.target else claimed(options.records, paper)  # its links are those of the default folder
-    save(found, facts([record for group in groups for record in group[-1]]), options.folder, verdicts)
+    save(shown, facts([record for group in groups for record in group[-1]]), options.folder, verdicts)
     screen = Console(markup=False, highlight=False)
     if not screen.is_terminal:
         screen.width = PIPE_WIDTH
-    for chapter in found:
+    for chapter in shown:
         screen.print(*text.chapter(chapter, screen), sep="\n")
     screen.print(LEGEND)
     screen.print(f"Wrote {options.folder / 'report.html'}, with Markdown and figures next to it.", soft_wrap=True)
