@@ -79,9 +79,9 @@ class ExactMemory(nn.Module):
         spread = self.d_z**-0.5
         if self.config.features == "fourier":
             self.bandwidth.fill_(self.config.width * (2 * self.d_z) ** 0.5)
-            self.phase.copy_(2 * torch.pi * torch.rand(len(self.phase), generator=generator))
+            self.phase.copy_(2 * torch.pi * torch.rand(len(self.phase), generator=generator, device="cpu"))
             spread = 1 / float(self.bandwidth)
-        self.keys.copy_(spread * torch.randn(self.keys.shape, generator=generator))
+        self.keys.copy_(spread * torch.randn(self.keys.shape, generator=generator, device="cpu"))
 
     def fix(self, x: Tensor, z: Tensor, origin: Tensor) -> None:
         """Fix the basis by inputs (N, d_in), controls (N, d_z) and the hashes of these samples (N,)."""
@@ -95,7 +95,9 @@ class ExactMemory(nn.Module):
         if self.needs_inputs:
             generator = torch.Generator().manual_seed(self.config.seed)
             _, spread, axes = torch.linalg.svd(z - z.mean(0), full_matrices=False)
-            noise = torch.randn(len(self.keys), len(spread), generator=generator, dtype=torch.float64).to(z)
+            noise = torch.randn(len(self.keys), len(spread), generator=generator, dtype=torch.float64, device="cpu").to(
+                z
+            )
             self.keys.copy_(z.mean(0) + (noise * spread / len(z) ** 0.5) @ axes)
             if self.rank:
                 axes = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh

@@ -36,7 +36,7 @@ def test_streaming_lda_by_hand():
 
 
 def test_fecam_is_its_formula():
-    learner = taught(cl.FeCAM(2, classes=2, shrinkage=0.5))
+    learner = taught(cl.FeCAM(2, classes=3, shrinkage=0.5))
     scores, x = learner(torch.tensor([[3.0, 1.0]]))[0], torch.tensor([3.0, 1.0]).double().sqrt()
     for label in range(2):
         rows = X[label == Y].double().sqrt()
@@ -46,6 +46,7 @@ def test_fecam_is_its_formula():
         difference = normalize(x, dim=0) - normalize(rows.mean(0), dim=0)
         distance = difference @ torch.linalg.inv(S / torch.outer(deviation, deviation)) @ difference
         assert float(scores[label]) == pytest.approx(-float(distance))
+    assert scores[2] == -torch.inf  # never seen
 
 
 def test_nearest_neighbours_vote():

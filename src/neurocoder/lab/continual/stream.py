@@ -16,6 +16,8 @@ from torch.nn.functional import normalize, one_hot
 from .metrics import average_accuracy
 from .tasks import Task
 
+Device = torch.device | str | None
+
 
 class Learner(Protocol):
     """What `stream` takes.
@@ -44,9 +46,9 @@ class NearestMean:
         True
     """
 
-    def __init__(self, d: int, classes: int) -> None:
-        self.sums = torch.zeros(classes, d, dtype=torch.float64)
-        self.counts = torch.zeros(classes, dtype=torch.float64)
+    def __init__(self, d: int, classes: int, device: Device = None) -> None:
+        self.sums = torch.zeros(classes, d, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(classes, dtype=torch.float64, device=device)
 
     def observe(self, x: Tensor, y: Tensor) -> None:
         """Add to the sum of each class."""
@@ -86,9 +88,10 @@ class StreamingLDA(NearestMean):
         True
     """
 
-    def __init__(self, d: int, classes: int, shrinkage: float = 1e-4) -> None:
-        super().__init__(d, classes)
-        self.squares, self.shrinkage = torch.zeros(d, d, dtype=torch.float64), shrinkage
+    def __init__(self, d: int, classes: int, shrinkage: float = 1e-4, device: Device = None) -> None:
+        super().__init__(d, classes, device)
+        self.squares = torch.zeros(d, d, dtype=torch.float64, device=device)
+        self.shrinkage = shrinkage
 
     def observe(self, x: Tensor, y: Tensor) -> None:
         """Add to the sums of x and of x x^T."""
@@ -102,7 +105,7 @@ class StreamingLDA(NearestMean):
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x^T S^-1 mean_c - 1/2 mean_c^T S^-1 mean_c`."""
-        eye = torch.eye(len(self.squares), dtype=torch.float64)
+        eye = torch.eye(len(self.squares)).to(self.squares)
         weight = torch.linalg.solve((1 - self.shrinkage) * self.covariance() + self.shrinkage * eye, self.means.mT)
         return self.unseen(x.double() @ weight - 0.5 * (self.means.mT * weight).sum(0))
 
@@ -125,9 +128,9 @@ class FeCAM:
         True
     """
 
-    def __init__(self, d: int, classes: int, shrinkage: float = 1.0, power: float = 0.5) -> None:
-        self.mean = NearestMean(d, classes)
-        self.squares = torch.zeros(classes, d, d, dtype=torch.float64)
+    def __init__(self, d: int, classes: int, shrinkage: float = 1.0, power: float = 0.5, device: Device = None) -> None:
+        self.mean = NearestMean(d, classes, device)
+        self.squares = torch.zeros(classes, d, d, dtype=torch.float64, device=device)
         self.shrinkage, self.power = shrinkage, power
 
     def transformed(self, x: Tensor) -> Tensor:
@@ -145,10 +148,13 @@ class FeCAM:
         """Minus the squared Mahalanobis distance to each class."""
         x, scores = normalize(self.transformed(x)), []
         for mean, squares, count in zip(self.mean.means, self.squares, self.mean.counts, strict=True):
-            covariance = squares / count.clamp(min=1) - torch.outer(mean, mean)
+            if not count:
+                scores.append(x.new_zeros(len(x)))  # not a class yet
+                continue
+            covariance = squares / count - torch.outer(mean, mean)
             diagonal = covariance.diagonal()
             off = (covariance.sum() - diagonal.sum()) / max(1, covariance.numel() - len(diagonal))
-            eye = torch.eye(len(diagonal), dtype=torch.float64)
+            eye = torch.eye(len(diagonal)).to(covariance)
             shrunk = covariance + self.shrinkage * (diagonal.mean() * eye + off * (1 - eye))
             deviation = shrunk.diagonal().clamp(min=1e-12).sqrt()
             difference = x - normalize(mean, dim=0)
@@ -173,8 +179,10 @@ class NearestNeighbours:
         True
     """
 
-    def __init__(self, d: int, classes: int, k: int = 1, capacity: int | None = None, seed: int = 0) -> None:
-        self.x, self.y = torch.zeros(0, d), torch.zeros(0, dtype=torch.int64)
+    def __init__(
+        self, d: int, classes: int, k: int = 1, capacity: int | None = None, seed: int = 0, device: Device = None
+    ) -> None:
+        self.x, self.y = torch.zeros(0, d, device=device), torch.zeros(0, dtype=torch.int64, device=device)
         self.classes, self.k, self.capacity, self.seen = classes, k, capacity, 0
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -235,17 +243,17 @@ def stream(learner: Any, tasks: Sequence[Task], batch: int = 1024) -> Streamed:
         raise ValueError("tasks must be those of cl.split(..., scenario='class'), whose labels are those of the data")
     matrix, known, domain = torch.zeros(len(tasks), len(tasks), dtype=torch.float64), 0.0, 0.0
     place = {label: index for task in tasks for index, label in enumerate(task.labels)}
-    places = torch.tensor([place.get(label, -1) for label in range(max(place) + 1)])
+    places = torch.tensor([place.get(label, -1) for label in range(max(place) + 1)]).to(tasks[0].train[1])
     for row, task in enumerate(tasks):
         x, y = task.train
-        for part in torch.arange(len(x)).split(batch):
-            learner.observe(x[part], y[part])
+        for rows, labels in zip(x.split(batch), y.split(batch), strict=True):
+            learner.observe(rows, labels)
         for column, other in enumerate(tasks):
             x, y = other.test
             scores = learner(x)
             matrix[row, column] = 100 * (scores.argmax(1) == y).double().mean()
             if row == len(tasks) - 1:
-                own = torch.tensor(other.labels)
+                own = torch.tensor(other.labels).to(y)
                 known += 100 * float((own[scores[:, own].argmax(1)] == y).double().mean()) / len(tasks)
                 domain += 100 * float((places[scores.argmax(1)] == places[y]).double().mean()) / len(tasks)
     curve = [float(matrix[row, : row + 1].mean()) for row in range(len(tasks))]

@@ -14,6 +14,7 @@ EXPERIMENTS: dict[str, str] = {
     "digits": "neurocoder.lab.experiments.digits:Digits",
     "polynomials": "neurocoder.lab.experiments.polynomials:Polynomials",
     "split": "neurocoder.lab.experiments.split:Split",
+    "exact": "neurocoder.lab.experiments.exact:Exact",
     "images": "neurocoder.lab.experiments.images:Images",
     "atari": "neurocoder.lab.experiments.atari:Atari",
 }
