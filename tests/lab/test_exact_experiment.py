@@ -1,11 +1,7 @@
-"""The experiment of one pass: runs, records and the report."""
+"""The experiment of one pass: its learners and inputs. `test_smoke.py` runs it."""
 
-import json
-
-import pytest
 import torch
 
-from neurocoder.lab.cli import main
 from neurocoder.lab.experiments.exact.experiment import blurred
 from neurocoder.lab.experiments.exact.learners import LEARNERS, make
 
@@ -22,18 +18,3 @@ def test_blurred_images_are_centred_and_of_unit_length():
     z = blurred(torch.randn(3, 1024))
     torch.testing.assert_close(z.sum(1), torch.zeros(3), atol=1e-4, rtol=0)
     torch.testing.assert_close(z.norm(dim=1), torch.ones(3))
-
-
-@pytest.mark.slow
-def test_a_run_is_recorded_and_reported(tmp_path, capsys):
-    words = ["run", "exact", "--preset", "smoke", "--variants", "mnist-local,mnist-slda", "--output", str(tmp_path)]
-    assert main(words) == 0
-    record = json.loads((tmp_path / "exact" / "smoke" / "mnist-local" / "seed0.json").read_text())
-    metrics, numbers = record["history"][-1], record["observations"]["numbers"]
-    assert 60 < metrics["average_accuracy"] <= metrics["domain_accuracy"] < 100
-    assert numbers["learn"] > numbers["answer"] > 0
-    assert main(["report", "--records", str(tmp_path), "--target", str(tmp_path / "page")]) == 0
-    page = (tmp_path / "page" / "exact.md").read_text()
-    assert "local programs, rank 32" in page
-    assert "streaming LDA" in page
-    assert (tmp_path / "page" / "images" / "exact-smoke-mnist-numbers.png").exists()

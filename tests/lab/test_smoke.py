@@ -11,6 +11,7 @@ from neurocoder.lab.experiments import EXPERIMENTS
 VARIANTS = {
     "digits": ["linear", "mlp", "J1", "multi-10"],
     "split": ["mnist-domain-adam-mlp", "mnist-task-ewc-neurocoder", "mnist-class-lwf-mlp"],
+    "exact": ["mnist-local", "mnist-slda"],
     "images": [
         *("cifar10-mlp-original", "cifar10-mlp-neurocoder-steered", "cifar10-lenet-neurocoder-conv"),
         *("cifar10-lenet-mixture", "cifar100-densenet-stored-program"),
