@@ -155,7 +155,7 @@ def test_compiled_through_the_operator(case, frozen):
 @pytest.mark.parametrize("case", OPERATED)
 def test_operators_keep_the_rules_of_torchs_library(case):
     """Results share no storage with each other or the inputs, and their shapes are those that tracing expects."""
-    from neurocoder.program.dispatch import CallSpec
+    from neurocoder.program.tensors import CallSpec
     from neurocoder.program.kernels import operator
 
     layer = randomised(OPERATED[case]()).to(DEVICE)
@@ -167,7 +167,8 @@ def test_operators_keep_the_rules_of_torchs_library(case):
     x = torch.randn(5, layer.control_dim or 7, device=DEVICE)
     made = operator.run(x, *settings)
     grads = [torch.randn_like(output) for output in made[: operator._outputs(spec)]]
-    backward = (grads, operator._saved(spec, made), [True] * (1 + len(given)), x, *settings)
+    kept = made[1:] if spec.fused else made  # all but y
+    backward = (grads, kept, [True] * (1 + len(given)), x, *settings)
     for operation, arguments in ((operator.run, (x, *settings)), (operator.run_backward, backward)):
         torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
         results = [tensor for tensor in operation(*arguments) if tensor.numel()]

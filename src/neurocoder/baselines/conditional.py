@@ -51,13 +51,9 @@ class ConditionalLinear(CodedLinear):
         """The code that a forward uses: `code`, unless training differs."""
         return self.code(rows)
 
-    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """(..., in_features) -> (..., out_features), steered by a control (..., control_dim) if built for one."""
-        rows, leading = self.rows(x, self.resolve_control(control))
+    def outputs(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
         y = self.apply_code(self.grouped(x, rows, leading), self.forward_code(rows))
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
-        return y.reshape(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """The weight (..., in_features, out_features) of each input. For inspection: memory grows with the batch."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from .active import ActiveProgram, Mixes
-from .checks import require_floating, require_size
+from .checks import require_floating, require_plain, require_size
 from .composed_weight import ComposedWeight
 from .config import Config
 from .control import current_control
@@ -46,6 +46,10 @@ class CodedLayer(nn.Module):
 
     config_type: ClassVar[type[Config]]
     """The configuration that selects this layer in `recode`."""
+    plain_type: ClassVar[Callable[..., nn.Module]]
+    """The layer of torch.nn with this geometry."""
+    required: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a plain layer must have to be replaced, besides weight and bias."""
     parts: ClassVar[dict[str, str]] = {}
     """Which part ("memory", "controller", "residual" or "main") the parameters under each attribute belong to; "main"
     by default."""
@@ -183,9 +187,17 @@ class CodedLayer(nn.Module):
 
     @classmethod
     def like(
-        cls, plain: nn.Module, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
+        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
         """A new layer with the geometry of `plain`, on its device (or another), with its own starting values."""
+        require_plain(cls.__name__, plain, *cls.required)
+        coded: Any = cls  # a geometry's constructor has other arguments than this class's
+        device = plain.weight.device if device is None else device
+        return coded(*cls.arguments(plain), config, control_dim=control_dim, device=device, dtype=plain.weight.dtype)
+
+    @staticmethod
+    def arguments(layer: Any) -> tuple[Any, ...]:
+        """The arguments that a layer of torch.nn, like this one, is built from, in their order."""
         raise NotImplementedError
 
     @property
@@ -297,7 +309,8 @@ class CodedLayer(nn.Module):
 
     def to_plain(self) -> nn.Module:
         """A plain layer with this geometry, device and dtype; the caller fills its weight."""
-        raise NotImplementedError
+        like = self.prototype
+        return nn.utils.skip_init(type(self).plain_type, *self.arguments(self), device=like.device, dtype=like.dtype)
 
     def auxiliary_loss(self) -> Tensor:
         """What this layer adds to the training loss, already weighted."""
@@ -382,22 +395,23 @@ class CodedLayer(nn.Module):
 
     def resolve_control(self, control: Tensor | None) -> Tensor | None:
         """The control to read: the argument, or the one set by `nc.control`, or None for the layer's own input."""
-        if control is None:
-            control = current_control(self)
-        if control is None and self.control_dim is None:
-            return None
-        name = type(self).__name__
-        if control is None:
-            raise ValueError(
-                f"control must be given: this {name} has control_dim={self.control_dim}; call layer(x, control=z) or "
-                "run the model inside `with nc.control(model, z):`"
-            )
-        require_floating("control", control)
         if self.control_dim is None:
+            if control is None:
+                return None
+            require_floating("control", control)
             width = f"={control.shape[-1]}" if control.dim() else ""
             raise ValueError(
-                f"control was given, but this {name} reads its own input: build it with control_dim{width}"
+                f"control was given, but this {type(self).__name__} reads its own input: build it with "
+                f"control_dim{width}"
             )
+        if control is None:
+            control = current_control(self)
+        if control is None:
+            raise ValueError(
+                f"control must be given: this {type(self).__name__} has control_dim={self.control_dim}; call "
+                "layer(x, control=z) or run the model inside `with nc.control(model, z):`"
+            )
+        require_floating("control", control)
         return control
 
     def match_control(self, control: Tensor, leading: torch.Size) -> None:

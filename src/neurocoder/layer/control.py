@@ -43,27 +43,6 @@ _open: WeakKeyDictionary[Any, list[Block]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _enter(layers: list[Any], control: Tensor) -> Any:
-    """Set the control of these layers; returns what `_leave` takes."""
-    before = _blocks.get()
-    entered = {layer: Block(control, before.get(layer)) for layer in layers}
-    for layer, block in entered.items():
-        with _lock:
-            _open.setdefault(layer, []).append(block)
-            _mirror(layer)
-    return _blocks.set({**before, **entered}), entered
-
-
-def _leave(entered: Any) -> None:
-    """Undo `_enter`."""
-    token, blocks = entered
-    _blocks.reset(token)
-    for layer, block in blocks.items():
-        with _lock:
-            _open[layer].remove(block)
-            _mirror(layer)
-
-
 def _mirror(layer: Any) -> None:
     """Set the mirror, bypassing `nn.Module`, which would make a learned control a parameter of the layer."""
     blocks = _open[layer]
@@ -118,23 +97,30 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
         try:
             yield
         finally:
-            for layer, outer in zip(layers, before, strict=True):
-                object.__setattr__(layer, NAME, outer)
+            for layer, earlier in zip(layers, before, strict=True):
+                object.__setattr__(layer, NAME, earlier)
         return
-    entered = _enter(layers, z)
+    outer = _blocks.get()
+    blocks = {layer: Block(z, outer.get(layer)) for layer in layers}
+    for layer, block in blocks.items():
+        with _lock:
+            _open.setdefault(layer, []).append(block)
+            _mirror(layer)
+    token = _blocks.set({**outer, **blocks})
     try:
         yield
     finally:
-        _leave(entered)
+        _blocks.reset(token)
+        for layer, block in blocks.items():
+            with _lock:
+                _open[layer].remove(block)
+                _mirror(layer)
 
 
 def steered_layers(model: nn.Module) -> list[Any]:
     """The layers that were built with `control_dim`; at least one."""
-    layers = [
-        module
-        for module in model.modules()
-        if hasattr(module, NAME) and getattr(module, "control_dim", None) is not None
-    ]
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, NAME)]
+    layers = [layer for layer in layers if layer.control_dim is not None]
     if not layers:
         raise ValueError(
             "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"

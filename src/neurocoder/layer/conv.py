@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn import functional as tnf
 
 from .active import ActiveProgram
 from .base import CodedLayer
-from .checks import require_floating, require_plain, require_size
+from .checks import require_floating, require_size
 from .config import Config, whole
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -29,8 +29,8 @@ class CodedConv(CodedLayer):
         (True, True)
     """
 
+    required = ("in_channels", "out_channels", "kernel_size")
     spatial: ClassVar[int]
-    plain_type: ClassVar[Callable[..., nn.Module]]
     convolve: ClassVar[Callable[..., Tensor]]
     in_channels: int
     out_channels: int
@@ -91,23 +91,11 @@ class CodedConv(CodedLayer):
             )
         return sizes
 
-    @classmethod
-    def like(
-        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
-    ) -> Self:
-        require_plain(cls.__name__, plain, "in_channels", "out_channels", "kernel_size")
-        return cls(
-            *_arguments(plain),
-            config,
-            control_dim=control_dim,
-            device=plain.weight.device if device is None else device,
-            dtype=plain.weight.dtype,
-        )
-
-    def to_plain(self) -> nn.Module:
-        tensor = self.prototype
-        options = {"device": tensor.device, "dtype": tensor.dtype}
-        return nn.utils.skip_init(type(self).plain_type, *_arguments(self), **options)
+    @staticmethod
+    def arguments(layer: Any) -> tuple[Any, ...]:
+        """The arguments of `nn.ConvNd`."""
+        sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+        return (*sizes, layer.groups, layer.bias is not None, layer.padding_mode)
 
     def _pad(self, x: Tensor) -> tuple[Tensor, tuple[int, ...] | str]:
         """Apply a padding mode that the convolution does not support; returns x and the padding left to do."""
@@ -195,12 +183,6 @@ class CodedConv(CodedLayer):
         geometry = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode}"
         return f"{geometry}, padding={self.padding}, dilation={self.dilation}{mode}, {self.describe()}"
-
-
-def _arguments(layer: Any) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]:
-    """The arguments that `nn.ConvNd` builds this geometry from, in their order."""
-    sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-    return (*sizes, layer.groups, layer.bias is not None, layer.padding_mode)
 
 
 class CodedConv1d(CodedConv):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from .active import ActiveProgram
 from .base import CodedLayer
-from .checks import require_floating, require_plain, require_size
+from .checks import require_floating, require_size
 from .config import Config
 
 
@@ -23,6 +23,7 @@ class CodedLinear(CodedLayer):
         (True, True)
     """
 
+    plain_type, required = nn.Linear, ("in_features", "out_features")
     in_features: int
     out_features: int
 
@@ -42,31 +43,16 @@ class CodedLinear(CodedLayer):
         super().__init__(config, (self.out_features, self.in_features), control_dim, bias=bias, dtype=dtype)
         self.create(bias, device, dtype)
 
-    @classmethod
-    def like(
-        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
-    ) -> Self:
-        require_plain(cls.__name__, plain, "in_features", "out_features")
-        return cls(
-            plain.in_features,
-            plain.out_features,
-            plain.bias is not None,
-            config,
-            control_dim=control_dim,
-            device=plain.weight.device if device is None else device,
-            dtype=plain.weight.dtype,
-        )
-
-    def to_plain(self) -> nn.Linear:
-        tensor = self.prototype
-        options = {"device": tensor.device, "dtype": tensor.dtype}
-        return nn.utils.skip_init(nn.Linear, self.in_features, self.out_features, self.bias is not None, **options)
+    @staticmethod
+    def arguments(layer: Any) -> tuple[Any, ...]:
+        """The arguments of `nn.Linear`."""
+        return layer.in_features, layer.out_features, layer.bias is not None
 
     def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:
         """What the controller reads, flattened (N, control width), and its leading dimensions."""
         name = type(self).__name__
         require_floating(f"{name}: x", x)
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
+        if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"{name}: x must have shape (..., {self.in_features}), got {tuple(x.shape)}")
         if control is None:
             return x.reshape(-1, self.in_features), x.shape[:-1]
@@ -91,8 +77,13 @@ class CodedLinear(CodedLayer):
         control = self.resolve_control(control)
         rows, leading = self.rows(x, control)
         self.record_programs(x, control)
-        y = self.execute(self.grouped(x, rows, leading), self.compose(rows))
-        return y.reshape(*x.shape[:-1], self.out_features)
+        y = self.outputs(x, rows, leading)
+        shape = (*x.shape[:-1], self.out_features)
+        return y if y.shape == shape else y.reshape(shape)
+
+    def outputs(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
+        """The outputs for x (..., in_features), in any shape; N controls, with these leading dimensions, as rows."""
+        return self.execute(self.grouped(x, rows, leading), self.compose(rows))
 
     def execute(self, x: Tensor, active: ActiveProgram) -> Tensor:
         """The active programs of N controls, applied to T inputs each: (N, T, in_features) -> (N, T, out_features)."""

@@ -59,8 +59,8 @@ def is_transformed() -> bool:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether a forward or backward hook is registered for this module."""
-    forward = module._forward_hooks or module._forward_pre_hooks
-    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
+    forward = module._forward_hooks, module._forward_pre_hooks
+    return any((*forward, module._backward_hooks, module._backward_pre_hooks))
 
 
 def all_hooks(module: nn.Module) -> list[Any]:
@@ -78,5 +78,5 @@ def all_hooks(module: nn.Module) -> list[Any]:
 
 def has_global_hooks() -> bool:
     """Whether a forward or backward hook is registered for all modules."""
-    forward = _module._global_forward_hooks or _module._global_forward_pre_hooks
-    return bool(forward or _module._global_backward_hooks or _module._global_backward_pre_hooks)
+    forward = _module._global_forward_hooks, _module._global_forward_pre_hooks
+    return any((*forward, _module._global_backward_hooks, _module._global_backward_pre_hooks))

@@ -55,11 +55,12 @@ class ProgramController(Part):
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.input_weight, self.input_bias = affine(control_dim, 4 * hidden, **options)
         # With J = 1 the recurrent weight would only ever multiply h_0 = 0.
-        self.recurrent_weight = affine(hidden, 4 * hidden, bias=False, **options)[0] if program.steps > 1 else None
+        recurrent = affine(hidden, 4 * hidden, bias=False, **options)[0] if program.steps > 1 else None
+        self.register_parameter("recurrent_weight", recurrent)
         self.signal_weight, self.signal_bias = affine(hidden, reads * (program.key_dim + program.slots), **options)
-        self.integration_weight, self.integration_bias = (
-            affine(control_dim, 1, **options) if program.residual is True else (None, None)
-        )
+        weight, bias = affine(control_dim, 1, **options) if program.residual is True else (None, None)
+        self.register_parameter("integration_weight", weight)
+        self.register_parameter("integration_bias", bias)
 
     def queries_and_gates(self, control: Tensor) -> tuple[Tensor, Tensor]:
         """The composition signal xi: queries q (3, N, J, H, K) and gates g, after the sigmoid (3, N, J, H, P).

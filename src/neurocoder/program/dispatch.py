@@ -1,24 +1,26 @@
 """Which implementation serves a call of a program layer: chosen once, in `choose`, and carried out by `compose`.
 
 `compose` returns the active program, factored, of each row that a controller reads; a geometry executes it. Where the
-inputs of a linear layer steer themselves and a kernel serves it, `compose_and_execute` does both at once.
+inputs of a linear layer steer themselves and a kernel serves it, `run` does both at once.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..layer.active import ActiveProgram
-from ..ops.backend import HAS_TRITON, chosen, is_traced
+from ..ops.backend import HAS_TRITON, Implementation, chosen, is_traced
 from ..ops.launch import power_of_two
 from ..ops.torch_private import has_global_hooks, is_transformed
 from . import functional as F
 from . import reference
 from .config import ProgramConfig
+from .kernels.autograd import ProgramFunction, eager_forward
+from .tensors import CallSpec, ProgramTensors
 
 if TYPE_CHECKING:
     from .layer import ProgramLayer
@@ -31,35 +33,6 @@ MAX_ORTHOGONAL = 64, 8192
 chip, and their width, since the work grows as its square."""
 
 
-class CallSpec(NamedTuple):
-    """How one call runs: everything but the tensors."""
-
-    implementation: Literal["torch", "reference", "cpu", "triton", "operator"]
-    """`operator`: the Triton kernels as one operator, in compiled and exported code"""
-    program: ProgramConfig
-    dtype: torch.dtype = torch.float32
-    """Of the large products of a kernel; the composition uses at least float32."""
-    fused: bool = False
-    """Whether the kernel also executes what it composes."""
-    needs_backward: bool = True
-    """Whether a backward may follow, which needs the state."""
-
-    @property
-    def has_kernel(self) -> bool:
-        """Whether forward and backward are hand-written."""
-        return self.implementation not in ("torch", "reference")
-
-    @property
-    def offset(self) -> int:
-        """Where the composition network's part of the projection begins; the integration network's follows it."""
-        return self.program.slots if self.fused else 0
-
-    @property
-    def end(self) -> int:
-        """Where the composition network's part of the projection ends."""
-        return self.offset + 4 * self.program.hidden
-
-
 def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
     """The one place that decides how a call runs, for rows (N, control width) that the controller reads.
 
@@ -67,26 +40,31 @@ def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
     compiled code on a CPU.
     """
     name, program, parameter = chosen(), layer.config, layer.memory.U
-    if layer.is_customised() or has_global_hooks():
-        name = "torch"
-    if name == "torch" or name == "reference":
-        return CallSpec(name, program)
-    if name == "triton":
-        _require_triton(program, parameter)
-    if parameter.is_meta or rows.is_meta or is_transformed():
+    if name == "torch" or layer.is_customised() or has_global_hooks():
         return CallSpec("torch", program)
+    if name == "auto":
+        name = _fastest(program, parameter)
+    elif name == "triton":
+        _require_triton(program, parameter)
+    if name in ("torch", "reference"):
+        return CallSpec(name, program)
     dtype = rows.dtype
     if torch.is_autocast_enabled(rows.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(rows.device.type)
     elif dtype != parameter.dtype:
         return CallSpec("torch", program)
-    how = dtype, layer.fuses, torch.is_grad_enabled()
-    on_gpu = parameter.is_cuda and parameter.dtype != torch.float64 and HAS_TRITON and supports(program)
-    if name == "triton" or (on_gpu and name == "auto"):
-        return CallSpec("operator" if is_traced() else "triton", program, *how)
-    if is_traced() or (name == "auto" and parameter.device.type != "cpu"):
+    traced = is_traced()
+    if (traced and name == "cpu") or rows.is_meta or is_transformed():
         return CallSpec("torch", program)
-    return CallSpec("cpu", program, *how)
+    return CallSpec("operator" if traced else name, program, dtype, layer.fuses, torch.is_grad_enabled())
+
+
+def _fastest(program: ProgramConfig, parameter: Tensor) -> Implementation:
+    """What "auto" means for parameters like this."""
+    if parameter.device.type == "cpu":
+        return "cpu"
+    kernels = HAS_TRITON and parameter.is_cuda and parameter.dtype != torch.float64 and supports(program)
+    return "triton" if kernels else "torch"
 
 
 def supports(program: ProgramConfig) -> bool:
@@ -114,21 +92,15 @@ def fuses_orthogonality(left: Tensor, right: Tensor) -> bool:
 
 def compose(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
     """The active programs of rows (N, control width), for a geometry to execute."""
-    if spec.has_kernel:
-        attention, sigma, scale = _run(spec._replace(fused=False), layer, rows)
-        slots, (u, v, _) = layer.memory, attention.to(spec.dtype)
-        sigma, scale = sigma.to(spec.dtype), None if scale is None else scale.to(spec.dtype)
-    else:
+    if spec.implementation in ("torch", "reference"):
         slots = layer.memory()
         u, v, sigma, gate = (_literal if spec.implementation == "reference" else _by_modules)(layer, rows, slots)
         scale = None if gate is None else sigma[:, -1:] * gate
+    else:
+        attention, sigma, scale = run(spec._replace(fused=False), layer, rows)
+        slots, (u, v, _) = layer.memory, attention.to(spec.dtype)
+        sigma, scale = sigma.to(spec.dtype), None if scale is None else scale.to(spec.dtype)
     return ActiveProgram(slots.U, slots.V, partial(F.execute, u=u, v=v, sigma=sigma), scale)
-
-
-def compose_and_execute(spec: CallSpec, layer: ProgramLayer, x: Tensor) -> Tensor:
-    """`y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves; needs a spec that is fused."""
-    y: Tensor = _run(spec, layer, x)
-    return y
 
 
 def _by_modules(layer: ProgramLayer, rows: Tensor, slots: Slots) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -149,18 +121,17 @@ def _literal(layer: ProgramLayer, rows: Tensor, slots: Slots) -> tuple[Tensor, T
     return u, v, torch.stack([trace.sigma for trace in traces]), torch.stack(gates) if gates else None
 
 
-def _run(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> Any:
-    """The hand-written layer: y, or attention, sigma and scale; as an operator while traced, as an autograd function if
-    a backward may follow."""
-    from .kernels import autograd
-
+def run(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> Any:
+    """The hand-written layer: `y = x W_t + bias` (N, d_out) for inputs (N, d_in) that steer themselves if it is fused,
+    else attention, sigma and scale. As an operator while traced, as an autograd function if a backward may follow."""
     tensors, rows = layer.tensors(spec.fused), rows.contiguous()
+    if spec.implementation != "cpu":  # a Triton kernel reads rows from first to last
+        tensors = ProgramTensors(*[None if tensor is None else tensor.contiguous() for tensor in tensors])
     if spec.implementation == "operator":
-        from .kernels.operator import run_operator
+        from .kernels.operator import run_operator  # needs Triton
 
-        outputs: Any = run_operator(spec, rows, tensors)
-    elif spec.needs_backward:
-        return autograd.ProgramFunction.apply(spec, rows, *tensors)
-    else:
-        outputs = autograd.eager_forward(spec, rows, tensors)[0]
+        return run_operator(spec, rows, tensors)
+    if spec.needs_backward:
+        return ProgramFunction.apply(spec, rows, *tensors)
+    outputs, *_ = eager_forward(spec, rows, tensors)
     return outputs[0] if spec.fused else outputs

@@ -51,24 +51,21 @@ def composition_states(signal: Tensor, recurrent: Tensor | None, steps: int) -> 
     i, _, g, o = signal.chunk(4, dim=-1)
     cell = torch.sigmoid(i) * torch.tanh(g)
     states = [torch.sigmoid(o) * torch.tanh(cell)]
+    product = _product if _generated() else F.linear
     for _ in range(1, steps):
         assert recurrent is not None, "more than one step needs the recurrent weight"
-        i, f, g, o = (signal + _product(states[-1], recurrent)).chunk(4, dim=-1)
+        i, f, g, o = (signal + product(states[-1], recurrent)).chunk(4, dim=-1)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
         states.append(torch.sigmoid(o) * torch.tanh(cell))
     return torch.stack(states, dim=-2)
 
 
 def _product(state: Tensor, weight: Tensor) -> Tensor:
-    """`h W^T`; when compiled for a single input, a generated loop, which is faster than a library call."""
-    if _generated():
-        from torch.fx.experimental.symbolic_shapes import (
-            statically_known_true,  # slow to import, and only needed for compilation
-        )
+    """`h W^T` in generated code: for a single input a loop, which is faster than a library call."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import, as only compilers do
 
-        if statically_known_true(len(state) == 1):
-            return (state.unsqueeze(-2) * weight).sum(dim=-1)
-    return F.linear(state, weight)
+    single = statically_known_true(len(state) == 1)
+    return (state.unsqueeze(-2) * weight).sum(dim=-1) if single else F.linear(state, weight)
 
 
 def content_attention(queries: Tensor, keys: Tensor, sharpness: float = 1.0) -> Tensor:

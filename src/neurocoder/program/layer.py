@@ -8,13 +8,14 @@ from torch import Tensor
 
 from ..layer.active import ActiveProgram
 from ..layer.base import CodedLayer
+from ..ops.torch_private import has_hooks
 from . import functional as F
 from .config import ProgramConfig
 from .controller import ProgramController
-from .dispatch import CallSpec, choose, compose
+from .dispatch import choose, compose
 from .memory import ProgramMemory
 from .start import constant_program, start
-from .tensors import IN_CONTROLLER, IN_MEMORY, ProgramTensors
+from .tensors import IN_CONTROLLER, IN_MEMORY, CallSpec, ProgramTensors
 
 
 class Programs(NamedTuple):
@@ -104,7 +105,8 @@ class ProgramLayer(CodedLayer):
 
     def is_customised(self) -> bool:
         """Whether a user changed the memory or the controller, which must then be called."""
-        return self.memory.is_customised(ProgramMemory) or self.controller.is_customised(ProgramController)
+        memory, controller = self.memory, self.controller
+        return memory.customised or controller.customised or has_hooks(memory) or has_hooks(controller)
 
     @property
     def fuses(self) -> bool:
@@ -127,11 +129,9 @@ class ProgramLayer(CodedLayer):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def tensors(self, executes: bool) -> ProgramTensors:
-        """The parameters as kernels take them, contiguous; R and the bias only if the kernel executes."""
-        memory, controller = self.memory, self.controller
-        found = [getattr(memory, name) for name in IN_MEMORY] + [getattr(controller, name) for name in IN_CONTROLLER]
-        found += [self.R, self.bias] if executes else [None, None]
-        return ProgramTensors(*[None if tensor is None else tensor.contiguous() for tensor in found])
+        """The parameters as kernels take them; R and the bias only if the kernel executes."""
+        own = (self.R, self.bias) if executes else (None, None)
+        return ProgramTensors._make([*self.memory.tensors(IN_MEMORY), *self.controller.tensors(IN_CONTROLLER), *own])
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (or the input's)."""

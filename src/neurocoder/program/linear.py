@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..layer.linear import CodedLinear
 from .config import ProgramConfig
-from .dispatch import choose, compose_and_execute
+from .dispatch import choose, run
 from .layer import ProgramLayer
 
 
@@ -49,14 +49,9 @@ class Linear(CodedLinear, ProgramLayer):
     def fuses(self) -> bool:
         return self.control_dim is None
 
-    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        control = self.resolve_control(control)
-        rows, leading = self.rows(x, control)
-        self.record_programs(x, control)
+    def outputs(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
         spec = choose(self, rows)
         if spec.fused:
-            y = compose_and_execute(spec, self, rows)
-        else:
-            y = self.execute(self.grouped(x, rows, leading), self.compose(rows, spec))
-        shape = (*x.shape[:-1], self.out_features)
-        return y if y.shape == shape else y.reshape(shape)
+            y: Tensor = run(spec, self, rows)
+            return y
+        return self.execute(self.grouped(x, rows, leading), self.compose(rows, spec))

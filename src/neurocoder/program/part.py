@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
-from torch import nn
-
-from ..ops.torch_private import has_hooks
+from torch import Tensor, nn
 
 
 class _PartType(type):
     """Notices methods that are replaced on the class, as in `ProgramController.attend = mine`."""
 
+    customised: bool
+    replaced: dict[str, Any]
+
     def __setattr__(cls, name: str, value: Any) -> None:
-        replaced = cls.__dict__.get("replaced")
-        if replaced is not None and callable(cls.__dict__.get(name)):
-            replaced.setdefault(name, cls.__dict__[name])
-            if replaced[name] is value:  # put back, as a test's patch does
-                del replaced[name]
+        own = vars(cls)
+        if "replaced" in own and callable(own.get(name)):
+            cls.replaced.setdefault(name, own[name])
+            if cls.replaced[name] is value:  # put back, as a test's patch does
+                del cls.replaced[name]
+            cls.customised = bool(cls.replaced)
         super().__setattr__(name, value)
 
 
@@ -28,19 +31,25 @@ class Part(nn.Module, metaclass=_PartType):
     methods replaced on the instance or on the class, so parts with any of these are called instead.
     """
 
-    overridden: ClassVar[bool] = False
-    """Whether a method was replaced on this instance."""
-    replaced: ClassVar[dict[str, Any]]
-    """The methods of this class that were replaced, as the library defines them."""
+    customised: bool
+    """Whether a method was replaced on this instance or its class, or the class is not the library's."""
+    replaced: dict[str, Any]
+    """The methods of a class of the library that were replaced, as the library defines them."""
 
     def __init_subclass__(cls) -> None:
-        cls.replaced = {}
+        cls.customised = Part not in cls.__bases__
+        if not cls.customised:
+            cls.replaced = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if callable(getattr(type(self), name, None)):
-            object.__setattr__(self, "overridden", True)
+            object.__setattr__(self, "customised", True)
         super().__setattr__(name, value)
 
-    def is_customised(self, kind: type[Part]) -> bool:
-        """Whether a user changed this part; `kind` is its class in the library."""
-        return type(self) is not kind or self.overridden or bool(kind.replaced) or has_hooks(self)
+    def tensors(self, names: Sequence[str]) -> list[Tensor | None]:
+        """The parameters with these names. `nn.Module.__getattr__` takes longer than some products of a small layer."""
+        own = self._parameters
+        try:
+            return [own[name] for name in names]
+        except KeyError:  # as in a replica of nn.DataParallel
+            return [getattr(self, name) for name in names]

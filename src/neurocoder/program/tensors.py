@@ -1,14 +1,39 @@
-"""The tensors of a program layer as named tuples, passed between a layer, autograd and the composition cores."""
+"""What travels between a program layer, autograd and the composition cores: how a call runs, and its tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..ops.autograd import cast
+from .config import ProgramConfig
+
+
+class CallSpec(NamedTuple):
+    """How one call runs: everything but the tensors."""
+
+    implementation: Literal["torch", "reference", "cpu", "triton", "operator"]
+    """`operator`: the Triton kernels as one operator, in compiled and exported code"""
+    program: ProgramConfig
+    dtype: torch.dtype = torch.float32
+    """Of the large products of a kernel; the composition uses at least float32."""
+    fused: bool = False
+    """Whether the kernel also executes what it composes."""
+    needs_backward: bool = True
+    """Whether a backward may follow, which needs the state."""
+
+    @property
+    def offset(self) -> int:
+        """Where the composition network's part of the projection begins; the integration network's follows it."""
+        return self.program.slots if self.fused else 0
+
+    @property
+    def end(self) -> int:
+        """Where the composition network's part of the projection ends."""
+        return self.offset + 4 * self.program.hidden
 
 
 class ProgramTensors(NamedTuple):
@@ -56,11 +81,6 @@ class ProgramTensors(NamedTuple):
         if {getattr(tensor, "dtype", dtype) for tensor in composing} != {dtype}:
             composing = tuple(cast(tensor, dtype) for tensor in composing)
         return ProgramTensors(*composing, *_OTHERS)
-
-    @property
-    def memory(self) -> tuple[Any, ...]:
-        """M_U, M_V, M_S; weight and bias of the key networks for u, v, s."""
-        return self[: len(IN_MEMORY)]
 
     @property
     def slots(self) -> tuple[Any, Any, Any]:

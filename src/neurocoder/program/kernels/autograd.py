@@ -21,8 +21,7 @@ from torch import Tensor
 from ...ops.autograd import cast, refuse_second_derivatives, without_autocast
 from ...ops.launch import SideStream, on_device_of
 from ...ops.torch_private import BelowAutograd
-from ..dispatch import CallSpec
-from ..tensors import IN_MEMORY, NONE, Composed, Gradients, Prepared, ProgramTensors
+from ..tensors import IN_MEMORY, NONE, CallSpec, Composed, Gradients, Prepared, ProgramTensors
 from . import cpu
 
 
@@ -42,16 +41,16 @@ class Saved(NamedTuple):
     """What the backward needs besides the parameters and the core's own state."""
 
     x: Any
-    readers: Any
+    readers: Any = None
     """The stacked weights of the readers of the input"""
-    projected: Any
-    keys: Any
-    signal: Any
-    scale: Any
-    coefficients: Any
-    V: Any
-    R: Any
-    xR: Any
+    projected: Any = None
+    keys: Any = None
+    signal: Any = None
+    scale: Any = None
+    coefficients: Any = None
+    V: Any = None
+    R: Any = None
+    xR: Any = None
     """`x R`, if the residual is gated"""
 
 
@@ -82,7 +81,7 @@ def forward(
     readers = cast(_readers(spec, tensors), dtype)
     projected = cast(core.project(x, readers), full)
     side.await_mark(ready)
-    composed, state = core.forward(projected, prepared, whole, spec.program, spec.fused)
+    composed, state = core.forward(spec, projected, prepared, whole)
     if not spec.needs_backward:
         state = ()  # frees it before the largest tensors are made
     if spec.fused:
@@ -135,7 +134,7 @@ def backward(
     else:
         into = Composed(grads[2], None, grads[0], grads[1])
     prepared = Prepared(kept.keys, kept.signal)
-    found = core.backward(into, kept.projected, prepared, tensors, spec.program, state)
+    found = core.backward(spec, into, kept.projected, prepared, tensors, state)
     grad_projected, found_tensors = cast(found.projected, x.dtype), NONE
     with side:
         grad_readers = cast(grad_projected.mT @ x, full) if wants_composition else None
@@ -186,12 +185,8 @@ def _residual_backward(
 def _readers(spec: CallSpec, tensors: ProgramTensors) -> Tensor:
     """The stacked weights of the readers of the input (slots, LSTM, gate). On a GPU they are padded to a multiple of
     eight rows, so that the projection's rows are aligned to 16 bytes, as fast matrix products need."""
-    parts = [tensors.U] if spec.fused else []
-    parts += (
-        [tensors.input_weight]
-        if tensors.integration_weight is None
-        else [tensors.input_weight, tensors.integration_weight]
-    )
+    parts = [tensors.U, tensors.input_weight] if spec.fused else [tensors.input_weight]
+    parts += [] if tensors.integration_weight is None else [tensors.integration_weight]
     missing = -sum(map(len, parts)) % 8 if tensors.U.is_cuda else 0
     if missing:
         spare = tensors.input_weight
@@ -230,12 +225,8 @@ class ProgramFunction(torch.autograd.Function):
         _, wants_x, *wants = ctx.needs_input_grad
         saved = list(ctx.saved_tensors)  # once: activation checkpointing may recompute them, and unpacks only once
         with without_autocast(saved[0]), BelowAutograd():
-            kept, tensors, state = _unflatten(saved, ctx.state_type)
+            first, second = len(Saved._fields), len(Saved._fields) + len(ProgramTensors._fields)
+            kept, tensors = Saved(*saved[:first]), ProgramTensors(*saved[first:second])
+            state = ctx.state_type(*saved[second:])
             grad_x, found = backward(ctx.spec, grads, kept, tensors, state, wants_x, ProgramTensors(*wants))
         return None, grad_x, *found
-
-
-def _unflatten(saved: list[Any], state_type: type) -> tuple[Saved, ProgramTensors, Any]:
-    """Split the flat list of saved tensors into its three parts."""
-    first, second = len(Saved._fields), len(Saved._fields) + len(ProgramTensors._fields)
-    return Saved(*saved[:first]), ProgramTensors(*saved[first:second]), state_type(*saved[second:])

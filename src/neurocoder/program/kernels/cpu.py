@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..config import ProgramConfig
-from ..tensors import Composed, Gradients, Prepared, ProgramTensors
-from .cpu_steps import States, Usage, attend, attend_backward, lstm_backward, lstm_forward
+from ..tensors import CallSpec, Composed, Gradients, Prepared, ProgramTensors
+from .cpu_steps import attend, attend_backward, lstm_backward, lstm_forward
 
 aten = torch.ops.aten
 
@@ -45,26 +44,18 @@ class State(NamedTuple):
     gates: Tensor
     cells: Tensor
     squashed: Tensor
+    """What `lstm_forward` returns"""
     usage: Tensor
     passing: Tensor
     largest: Tensor
-
-    @property
-    def lstm(self) -> States:
-        """The composition network's part."""
-        return States(self.states, self.gates, self.cells, self.squashed)
-
-    @property
-    def used(self) -> Usage:
-        """The attention steps' part."""
-        return Usage(self.usage, self.passing, self.largest)
+    """What `attend` returns besides w"""
 
 
 def prepare(tensors: ProgramTensors) -> Prepared:
     """k (3, K, P); the signal's weight and bias, concatenated (3 * H * (K + P), hidden + 1)."""
-    key_dim, slots = len(tensors.key_u_weight), len(tensors.U)
-    keys = tensors.U.new_empty(3, key_dim, slots)
-    for key, memory, weight, bias in zip(keys, tensors.slots, tensors.key_weights, tensors.key_biases, strict=True):
+    keys = tensors.U.new_empty(3, tensors.key_u_weight.shape[0], tensors.U.shape[0])
+    networks = zip(tensors.slots, tensors.key_weights, tensors.key_biases, strict=True)
+    for key, (memory, weight, bias) in zip(keys.unbind(), networks, strict=True):
         torch.addmm(bias.unsqueeze(1), weight, memory.mT, out=key)
     return Prepared(keys, torch.cat([tensors.signal_weight, tensors.signal_bias.unsqueeze(1)], dim=1))
 
@@ -88,7 +79,7 @@ def project(x: Tensor, readers: Tensor) -> Tensor:
 def execute(composed: Composed, V: Tensor, bias: Tensor | None, xR: Tensor | None) -> Tensor:
     """`y = e M_V + bias + scale * (x R)` (N, d_out) for e and a one (P + 1, N), M_V (P, d_out), scale (N, 1)."""
     assert composed.coefficients is not None
-    low = composed.coefficients[: len(V)].to(V.dtype).mT
+    low = composed.coefficients[: V.shape[0]].to(V.dtype).mT
     if xR is None or composed.scale is None:
         return low @ V if bias is None else torch.addmm(bias, low, V)
     y = xR * composed.scale if bias is None else torch.addcmul(bias, xR, composed.scale)
@@ -112,30 +103,29 @@ def write_backward(grad: Tensor, coefficients: Tensor, slots: int) -> tuple[Tens
     return summed[:slots], summed[slots]
 
 
-def forward(
-    projected: Tensor, prepared: Prepared, tensors: ProgramTensors, program: ProgramConfig, executes: bool
-) -> tuple[Composed, State]:
+def forward(spec: CallSpec, projected: Tensor, prepared: Prepared, tensors: ProgramTensors) -> tuple[Composed, State]:
     """The composition.
 
     Args:
+        spec: how the layer runs.
         projected: the stacked input projections: slots (P, N) if the layer executes, composition network
             (4 * hidden, N) and, with a gated residual, integration network (1, N). Further rows are ignored and get no
             gradient.
         prepared: keys (3, K, P) and signal.
         tensors: the layer's parameters; it uses the biases, the recurrent weight and M_S.
     """
+    program, end, count = spec.program, spec.end, projected.shape[1]
     steps, heads, slots, key_dim = program.steps, program.heads, program.slots, program.key_dim
-    offset, count, queried = slots if executes else 0, projected.shape[1], 3 * heads * key_dim
-    end = offset + 4 * program.hidden
-    lstm = lstm_forward(projected[offset:end] + tensors.input_bias.unsqueeze(1), tensors.recurrent_weight, steps)
-    composed = torch.bmm(prepared.signal.expand(steps, -1, -1), lstm.states)
+    queried = 3 * heads * key_dim
+    lstm = lstm_forward(projected[spec.offset : end] + tensors.input_bias.unsqueeze(1), tensors.recurrent_weight, steps)
+    composed = torch.bmm(prepared.signal.expand(steps, -1, -1), lstm[0])
     interpolation = composed[:, queried:].sigmoid_().view(steps, 3, heads, slots, count)
     queries = composed[:, :queried].view(steps, 3, heads, key_dim, count)
     query_norm, key_norm = _norm(queries), _norm(prepared.keys)
     unit_queries, unit_keys = queries / query_norm, prepared.keys / key_norm
     cosine = torch.matmul((program.sharpness * unit_keys).mT.unsqueeze(1), unit_queries)
     content = _softmax_of_cosines(cosine, program.sharpness)
-    attention, used = attend(content, interpolation, program.least_used)
+    attention, *used = attend(content, interpolation, program.least_used)
 
     u, v, s = attention.unbind(1)
     before = (s * tensors.S).sum(2, keepdim=True)
@@ -145,7 +135,7 @@ def forward(
     if tensors.integration_bias is not None:
         gate = (projected[end : end + 1] + tensors.integration_bias).sigmoid_()
         scale = (gate * sigma[-1, -1]).mT
-    if executes:
+    if spec.fused:
         read = (u * projected[:slots]).sum(2, keepdim=True)
         strength = sigma * read
         coefficients = strength.new_ones(slots + 1, count)
@@ -158,22 +148,15 @@ def forward(
 
 
 def backward(
-    grads: Composed,
-    projected: Tensor,
-    prepared: Prepared,
-    tensors: ProgramTensors,
-    program: ProgramConfig,
-    state: State,
+    spec: CallSpec, grads: Composed, projected: Tensor, prepared: Prepared, tensors: ProgramTensors, state: State
 ) -> Gradients:
     """The gradients of the forward's arguments from those of its results."""
-    attention, sigma, gate = state.attention, state.sigma, state.gate
+    attention, sigma, gate, sharpness = state.attention, state.sigma, state.gate, spec.program.sharpness
     steps, _, heads, slots, count = attention.shape
-    hidden, queried = program.hidden, 3 * heads * program.key_dim
-    offset = 0 if grads.coefficients is None else slots
-    end = offset + 4 * hidden
+    hidden, queried, offset, end = spec.program.hidden, 3 * heads * spec.program.key_dim, spec.offset, spec.end
     u, v, s = attention.unbind(1)
     into_projected, grad = torch.empty_like(projected), torch.empty_like(attention)
-    if grads.coefficients is not None:
+    if spec.fused:
         grad_strength = (v * grads.coefficients).sum(2, keepdim=True)
         into_sigma = grad_strength * state.read
         grad_read = grad_strength.mul_(sigma)
@@ -196,11 +179,11 @@ def backward(
     composed = prepared.signal.new_empty(steps, len(prepared.signal), count)
     grad_queries = composed[:, :queried].view_as(state.unit_queries)
     grad_gates = composed[:, queried:].view_as(attention)
-    attend_backward(grad, state.content, state.interpolation, attention, state.used, grad_gates)
+    attend_backward(grad, state.content, state.interpolation, attention, state[-3:], grad_gates)
 
     grad_cosine = aten._softmax_backward_data(grad, state.content, 3, grad.dtype)
-    if program.sharpness != 1.0:
-        grad_cosine.mul_(program.sharpness)
+    if sharpness != 1.0:
+        grad_cosine.mul_(sharpness)
     by_head = torch.matmul(state.unit_queries, grad_cosine.mT)
     grad_keys = _unit_backward(by_head.sum((0, 2)), state.unit_keys, state.key_norm)
     into_queries = torch.matmul(state.unit_keys.unsqueeze(1), grad_cosine)
@@ -208,7 +191,7 @@ def backward(
 
     grad_signal = torch.bmm(composed, state.states.mT).sum(0)
     grad_states = torch.bmm(prepared.signal[:, :hidden].mT.expand(steps, -1, -1), composed)
-    by_step = lstm_backward(grad_states, tensors.recurrent_weight, state.lstm)
+    by_step = lstm_backward(grad_states, tensors.recurrent_weight, state.gates, state.cells, state.squashed)
     torch.sum(by_step, 0, out=into_projected[offset:end])
     grad_recurrent = tensors.S.new_empty(0)
     if tensors.recurrent_weight is not None:

@@ -3,7 +3,7 @@ stays the same, and attention to programs. Inputs last: (J, 3, H, P, N)."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,32 +12,23 @@ aten = torch.ops.aten
 _AS_INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
-class States(NamedTuple):
-    """The composition network's values at every step."""
-
-    states: Tensor
-    """Hidden states, each followed by a one (J, hidden + 1, N)"""
-    gates: Tensor
-    """i, f, g, o (J, 4, hidden, N)"""
-    cells: Tensor
-    """c (J, hidden, N)"""
-    squashed: Tensor
-    """tanh(c) (J, hidden, N)"""
-
-
-def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> States:
+def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`c_j = f_j c_{j-1} + i_j g_j`, `h_j = o_j tanh(c_j)` from `h_0 = c_0 = 0`.
 
     Args:
         signal: `W_ih x + b`, gates in the order input, forget, cell, output (4 * hidden, N).
         recurrent: W_hh (4 * hidden, hidden), for more than one step.
         steps: J.
+
+    Returns:
+        the hidden states, each followed by a one (J, hidden + 1, N); i, f, g, o (J, 4, hidden, N); c and tanh(c), both
+        (J, hidden, N)
     """
-    hidden, count = len(signal) // 4, signal.shape[1]
+    hidden, count = signal.shape[0] // 4, signal.shape[1]
     states = signal.new_empty(steps, hidden + 1, count)
     states[:, hidden] = 1
     gates = signal.new_empty(steps, 4, hidden, count)
-    cells, squashed = signal.new_empty(2, steps, hidden, count)
+    cells, squashed = signal.new_empty(2, steps, hidden, count).unbind()
     by_step = zip(
         *(tensor.unbind() for tensor in (states[:, :hidden], gates.view(steps, 4 * hidden, count))),
         *(tensor.unbind() for tensor in (*gates.unbind(1), cells, squashed)),
@@ -56,16 +47,17 @@ def lstm_forward(signal: Tensor, recurrent: Tensor | None, steps: int) -> States
             cell.addcmul_(f, before[1])
         torch.mul(o, torch.tanh(cell, out=squash), out=h)
         before = h, cell
-    return States(states, gates, cells, squashed)
+    return states, gates, cells, squashed
 
 
-def lstm_backward(grad_states: Tensor, recurrent: Tensor | None, saved: States) -> Tensor:
+def lstm_backward(
+    grad_states: Tensor, recurrent: Tensor | None, gates: Tensor, cells: Tensor, squashed: Tensor
+) -> Tensor:
     """Gradients of the gates before their non-linearities (J, 4 * hidden, N); overwrites `grad_states`.
 
     The factors of the gates' gradients are known from the forward, for all steps at once; only the gradients of state
     and cell go from step to step.
     """
-    _, gates, cells, squashed = saved
     steps, _, hidden, count = gates.shape
     i, f, g, o = gates.unbind(1)
     slopes = torch.addcmul(gates, gates, gates, value=-1)
@@ -107,18 +99,7 @@ def smallest(usage: Tensor, rank: int) -> Tensor:
     return usage.sort(dim=-2).values[..., rank - 1 : rank, :]
 
 
-class Usage(NamedTuple):
-    """What the backward needs from each step after the first."""
-
-    usage: Tensor
-    """m (J - 1, 3, H, P, N)"""
-    passing: Tensor
-    """The factor of `max(m) - m` in w: 1 - g if the slot is among the least used, else 0 (J - 1, 3, H, P, N)"""
-    largest: Tensor
-    """max(m) (J - 1, 3, H, 1, N)"""
-
-
-def attend(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Tensor, Usage]:
+def attend(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`w_j = g_j c_j + (1 - g_j) l_j`, with usage `m_j = max(w_1 .. w_{j-1})`.
 
     Masks are floats: torch multiplies them with vector instructions, but converts booleans one by one.
@@ -128,7 +109,8 @@ def attend(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Ten
         least_used: l_I.
 
     Returns:
-        w (J, 3, H, P, N), and what the backward needs
+        w (J, 3, H, P, N); of each step after the first, J - 1 in all, the usage m (..., 3, H, P, N), the factor of
+        `max(m) - m` in w, 1 - g if the slot is among the least used, else 0, and max(m) (..., 3, H, 1, N)
     """
     attention = interpolation * content
     usages, passing = torch.empty_like(attention[1:]), torch.empty_like(attention[1:])
@@ -147,7 +129,7 @@ def attend(content: Tensor, interpolation: Tensor, least_used: int) -> tuple[Ten
         passed.addcmul_(passed, g, value=-1)
         w.addcmul_(passed, torch.sub(most, usage))
         before = usage
-    return attention, Usage(usages, passing, largest)
+    return attention, usages, passing, largest
 
 
 def attend_backward(
@@ -155,20 +137,22 @@ def attend_backward(
     content: Tensor,
     interpolation: Tensor,
     attention: Tensor,
-    saved: Usage,
+    usage: tuple[Tensor, Tensor, Tensor],
     grad_gates: Tensor,
 ) -> None:
     """Turns the gradient of w into that of c, in place, and fills `grad_gates` with the gradient of the gates before
-    the sigmoid: `grad g (c - w)`, since `g (1 - g) (c - l) = g (c - w)`."""
-    if len(saved.usage):
-        grad[0].add_(_usage_backward(grad, attention, saved))
+    the sigmoid: `grad g (c - w)`, since `g (1 - g) (c - l) = g (c - w)`.
+
+    `usage` is what `attend` returned besides w.
+    """
+    if len(attention) > 1:
+        grad[0].add_(_usage_backward(grad, attention, *usage))
     grad.mul_(interpolation)
     torch.sub(content, attention, out=grad_gates).mul_(grad)
 
 
-def _usage_backward(grad: Tensor, attention: Tensor, saved: Usage) -> Tensor:
+def _usage_backward(grad: Tensor, attention: Tensor, usages: Tensor, passing: Tensor, largest: Tensor) -> Tensor:
     """The gradient of the first usage; adds the contributions of later usage to the gradients of w, in place."""
-    usages, passing, largest = saved
     top = torch.eq(usages, largest, out=torch.empty_like(usages))
     ties = top.sum(3, keepdim=True)
     # m_{j+1} = max(m_j, w_j): the gradient goes to the larger, and ties split it evenly. The last m_j has no successor.

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...ops.autograd import cast
 from ...ops.launch import SideStream, aligned, cdiv, padded, power_of_two, precision
 from ..config import ProgramConfig
-from ..tensors import Composed, Gradients, Prepared, ProgramTensors
+from ..tensors import IN_MEMORY, CallSpec, Composed, Gradients, Prepared, ProgramTensors
 from .sizes import ATTENTION_GRID, LSTM_GRID, ONE_STEP_BACKWARD, Sizes, sizes_of
 from .triton_attention import attention_backward_kernel, attention_forward_kernel
 from .triton_layer import (
@@ -55,31 +55,29 @@ class State(NamedTuple):
     """The composition signal (J * N, padded)"""
 
 
-def state_shapes(count: int, sizes: Sizes) -> list[tuple[int, ...]]:
+def state_shapes(program: ProgramConfig, sizes: Sizes, count: int) -> list[tuple[int, ...]]:
     """The shape of each tensor of the state, for N inputs."""
-    rows, r = sizes.steps * count, sizes.components
-    wide = [(rows, sizes.state), (rows, sizes.hidden), (rows, 4 * sizes.hidden), (rows, sizes.signal)]
-    return [(3, count, r, sizes.slots), (count, r), (5, count, r), *wide]
+    rows, r, hidden = program.steps * count, program.components, program.hidden
+    wide = [(rows, sizes.state), (rows, hidden), (rows, 4 * hidden), (rows, sizes.signal)]
+    return [(3, count, r, program.slots), (count, r), (5, count, r), *wide]
 
 
-def forward(
-    projected: Tensor, prepared: Prepared, tensors: ProgramTensors, program: ProgramConfig, executes: bool
-) -> tuple[Composed, State]:
+def forward(spec: CallSpec, projected: Tensor, prepared: Prepared, tensors: ProgramTensors) -> tuple[Composed, State]:
     """The composition: e and a one (N, mixed), or attention (3, N, r, P) and sigma (N, r); with a gated residual, also
     its scale (N, 1)."""
-    sizes = sizes_of(program, executes)
+    program, sizes = spec.program, sizes_of(spec.program, spec.fused)
     count, recurrent, gate_bias = projected.shape[0], tensors.recurrent_weight, tensors.integration_bias
     new = projected.new_empty
-    *shapes, composition_shape = state_shapes(count, sizes)
+    *shapes, composition_shape = state_shapes(program, sizes, count)
     attention, sigma, small, states, cells, gates = [new(*shape) for shape in shapes]
-    coefficients, scale = new(count, sizes.mixed) if executes else None, new(count, 1) if sizes.gate else None
+    coefficients, scale = new(count, sizes.mixed) if spec.fused else None, new(count, 1) if sizes.gate else None
     composition = new(*composition_shape) if recurrent is None or not count else states
     if count:
         stride, unused = projected.stride(0), projected
         constants = sizes.lstm(count)
         blocks = cdiv(sizes.signal, constants["BS"]) if recurrent is None else 1
         lstm_forward_kernel[cdiv(count, constants["BN"]), blocks](
-            *(projected[:, sizes.offset :], stride, tensors.input_bias, unused if recurrent is None else recurrent),
+            *(projected[:, spec.offset :], stride, tensors.input_bias, unused if recurrent is None else recurrent),
             *(prepared.signal, states, cells, gates, composition, count),
             **constants,
         )
@@ -87,29 +85,24 @@ def forward(
             composition = states @ prepared.signal.mT
         tiles = sizes.attention
         before, readings, thresholds = small[0], small[1], small[2:]
-        attention_forward_kernel[cdiv(count * sizes.heads, tiles["BR"]), 3](
+        attention_forward_kernel[cdiv(count * program.heads, tiles["BR"]), 3](
             *(composition, sizes.signal, prepared.keys, tensors.S, projected, stride),
-            *(attention, thresholds, before, readings, sizes.sharpness, count),
-            LEAST=sizes.least_used,
+            *(attention, thresholds, before, readings, program.sharpness, count),
+            LEAST=program.least_used,
             **tiles,
         )
         mix_forward_kernel[count,](
-            *(attention, before, readings, projected[:, sizes.logit :], stride),
+            *(attention, before, readings, projected[:, spec.end :], stride),
             *(unused if gate_bias is None else gate_bias, sigma),
             *(unused if coefficients is None else coefficients, unused if scale is None else scale, count),
             **sizes.mixing,
         )
     state = State(attention, sigma, small, states, cells, gates, composition)
-    return Composed(scale, coefficients) if executes else Composed(scale, None, attention, sigma), state
+    return Composed(scale, coefficients) if spec.fused else Composed(scale, None, attention, sigma), state
 
 
 def backward(
-    grads: Composed,
-    projected: Tensor,
-    prepared: Prepared,
-    tensors: ProgramTensors,
-    program: ProgramConfig,
-    state: State,
+    spec: CallSpec, grads: Composed, projected: Tensor, prepared: Prepared, tensors: ProgramTensors, state: State
 ) -> Gradients:
     """The gradients of the forward's arguments: the projection's on the main stream, the signal's on one side stream,
     all others on the other.
@@ -117,61 +110,54 @@ def backward(
     If the layer executes, the gradients of coefficients (parts, N, ...) and scale (parts, N, 1) come as partial sums
     over their first dimension; those of the coefficients may be overwritten.
     """
-    executes = grads.coefficients is not None
-    sizes = sizes_of(program, executes)
-    count, hidden, recurrent = projected.shape[0], sizes.hidden, tensors.recurrent_weight
+    program, sizes = spec.program, sizes_of(spec.program, spec.fused)
+    count, hidden, recurrent = projected.shape[0], program.hidden, tensors.recurrent_weight
     keys, states, composition = prepared.keys, state.states, state.composition
     new = projected.new_empty
     tiles, constants = sizes.attention, sizes.lstm(count)
-    grid = min(cdiv(count * sizes.heads, tiles["BR"]), ATTENTION_GRID)
+    grid = min(cdiv(count * program.heads, tiles["BR"]), ATTENTION_GRID)
     lstm_grid = min(cdiv(count, constants["BN"]), LSTM_GRID)
     square = 0 if recurrent is None else recurrent.numel()
-    shares = new(grid, keys.numel() + sizes.slots), new(lstm_grid, square + 4 * hidden + 1)
+    shares = new(grid, keys.numel() + program.slots), new(lstm_grid, square + 4 * hidden + 1)
     of_keys, of_lstm = (new(share.shape[1]) if count else share.new_zeros(share.shape[1]) for share in shares)
     side, sums = SideStream(projected), SideStream(projected, 1)
     grad_projected, grad_composition = torch.empty_like(projected), torch.empty_like(composition)
     if count:
         before, readings, thresholds = state.small[0], state.small[1], state.small[2:]
-        factors, unused, stride = new(3, count, sizes.components), projected, projected.stride(0)
-        if executes:
+        factors, unused, stride = new(3, count, program.components), projected, projected.stride(0)
+        if spec.fused:
             into_u, into_v = projected, grads.coefficients
             stride_u, stride_v = stride, into_v.stride(-2)
         else:
             into_u, into_v = grads.attention.contiguous()[:2]
             stride_u, stride_v = stride, 0
-        given = (None if executes else grads.sigma.contiguous(), grads.scale, tensors.integration_bias)
+        given = (None if spec.fused else grads.sigma.contiguous(), grads.scale, tensors.integration_bias)
         grad_sigma, grad_scale, gate_bias = (unused if tensor is None else tensor for tensor in given)
         mix_backward_kernel[count,](
             *(into_v, stride_v, grad_sigma, grad_scale, state.attention, before, readings, state.sigma),
-            *(projected[:, sizes.logit :], stride, gate_bias),
-            *(factors, grad_projected, grad_projected[:, sizes.logit :], grad_composition, count),
-            PARTS=len(into_v) if executes else 1,
-            J=sizes.steps,
-            SIGNAL=3 * sizes.heads * (sizes.key_dim + sizes.slots),
+            *(projected[:, spec.end :], stride, gate_bias),
+            *(factors, grad_projected, grad_projected[:, spec.end :], grad_composition, count),
+            PARTS=len(into_v) if spec.fused else 1,
+            J=program.steps,
+            SIGNAL=tensors.signal_weight.shape[0],
             SIGNAL_STRIDE=sizes.signal,
             **sizes.mixing,
         )
         attention_backward_kernel[grid, 3](
             *(composition, sizes.signal, keys, tensors.S, into_u, stride_u, into_v, stride_v),
-            *(state.attention, thresholds, factors, grad_composition, shares[0], sizes.sharpness, count),
-            KP=power_of_two(sizes.key_dim),
+            *(state.attention, thresholds, factors, grad_composition, shares[0], program.sharpness, count),
+            KP=power_of_two(program.key_dim),
             **tiles,
         )
         with side:
             grad_signal = grad_composition.mT @ states
         grad_states = grad_composition if recurrent is None else grad_composition @ prepared.signal
         lstm_backward_kernel[lstm_grid,](
-            *(
-                grad_states,
-                unused if recurrent is None else recurrent,
-                prepared.signal,
-                states,
-                state.cells,
-                state.gates,
-            ),
-            *(grad_projected[:, sizes.offset :], stride, shares[1], count),
+            *(grad_states, unused if recurrent is None else recurrent),
+            *(prepared.signal, states, state.cells, state.gates),
+            *(grad_projected[:, spec.offset :], stride, shares[1], count),
             GATE=int(sizes.gate),
-            PAD=projected.shape[1] - sizes.logit - sizes.gate,
+            PAD=projected.shape[1] - spec.end - sizes.gate,
             **(constants | ONE_STEP_BACKWARD if recurrent is None else constants),
         )
         blocks = sum(cdiv(share.shape[1], 16) for share in shares)
@@ -200,7 +186,7 @@ def prepare(tensors: ProgramTensors) -> Prepared:
     packed_rows, width = aligned(rows), aligned(hidden + 1)
     keys, packed = weight.new_empty(3, count, key_dim), weight.new_empty(packed_rows, width)
     keys_forward_kernel[count, 4](
-        *(*tensors.memory, keys, weight, tensors.signal_bias, packed),
+        *(*tensors[: len(IN_MEMORY)], keys, weight, tensors.signal_bias, packed),
         *(d_in, tensors.V.shape[1], rows, packed_rows),
         C=hidden,
         W=width,

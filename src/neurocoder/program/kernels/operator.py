@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from ...ops.autograd import cast, refuse_second_derivatives
-from ...ops.launch import aligned, on_device_of
+from ...ops.launch import on_device_of
 from ...ops.torch_private import BelowAutograd
 from ..config import ProgramConfig
-from ..dispatch import CallSpec
-from ..tensors import NONE, ProgramTensors
+from ..tensors import NONE, CallSpec, ProgramTensors
 from .autograd import Saved, backward, forward
 from .gpu import State, state_shapes
 from .sizes import sizes_of
@@ -26,21 +25,19 @@ from .sizes import sizes_of
 _library = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
 """Named after the package, so that two versions can be loaded side by side."""
 _RESIDUALS: tuple[Any, ...] = (False, True, "plain")
-_NOTHING: dict[str, Any] = dict.fromkeys(Saved._fields)
+_SIZES = ("slots", "key_dim", "steps", "heads", "least_used", "hidden")
 
 
 def _numbers(spec: CallSpec) -> list[int]:
     """What `_spec` needs besides the sharpness and the dtype."""
-    c = spec.program
-    sizes = (c.slots, c.key_dim, c.steps, c.heads, c.least_used, c.hidden)
-    return [spec.fused, spec.needs_backward, _RESIDUALS.index(c.residual), *sizes]
+    sizes = [getattr(spec.program, name) for name in _SIZES]
+    return [spec.fused, spec.needs_backward, _RESIDUALS.index(spec.program.residual), *sizes]
 
 
 @lru_cache(maxsize=256)
 def _spec(sharpness: float, dtype: torch.dtype, executes: int, keeps: int, residual: int, *sizes: int) -> CallSpec:
-    slots, key_dim, steps, heads, least_used, hidden = sizes
-    shape: dict[str, Any] = {"slots": slots, "key_dim": key_dim, "steps": steps, "heads": heads, "hidden": hidden}
-    program = ProgramConfig(**shape, least_used=least_used, residual=_RESIDUALS[residual], sharpness=sharpness)
+    shape: dict[str, Any] = dict(zip(_SIZES, sizes, strict=True))
+    program = ProgramConfig(**shape, residual=_RESIDUALS[residual], sharpness=sharpness)
     return CallSpec("operator", program, dtype, bool(executes), bool(keeps))
 
 
@@ -62,12 +59,8 @@ def _kept(spec: CallSpec, given: ProgramTensors) -> list[str]:
     names = ["readers", "projected", "keys", "signal"]
     if spec.fused:
         names += ["coefficients", "scale", "xR"] if spec.program.residual is True else ["coefficients"]
-        names += [name for name in ("V", "R") if _is_cast(getattr(given, name), spec)]
+        names += [name for name in ("V", "R") if getattr(getattr(given, name), "dtype", spec.dtype) != spec.dtype]
     return names
-
-
-def _is_cast(parameter: Tensor | None, spec: CallSpec) -> bool:
-    return parameter is not None and parameter.dtype != spec.dtype
 
 
 def _operator(function: Any) -> Any:
@@ -96,7 +89,7 @@ def run(
 @torch.library.register_fake(f"{_library.ns}::run", lib=_library)
 def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: Any, numbers: Any) -> list[Tensor]:
     given, spec = _scatter_present(tensors, present), _spec(sharpness, dtype, *numbers)
-    sizes, (count, inputs) = sizes_of(spec.program, spec.fused), x.shape
+    program, sizes, (count, inputs) = spec.program, sizes_of(spec.program, spec.fused), x.shape
 
     def low(*shape: int) -> Tensor:
         return x.new_empty(shape, dtype=dtype)
@@ -104,20 +97,20 @@ def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dt
     def full(*shape: int) -> Tensor:
         return x.new_empty(shape, dtype=torch.float32)
 
-    width = sizes.logit + sizes.gate
+    width = spec.end + sizes.gate
     width += -width % 8 if x.is_cuda else 0
     kept = {
         "readers": (low, width, inputs),
         "projected": (full, count, width),
-        "keys": (full, 3, sizes.slots, sizes.key_dim),
-        "signal": (full, aligned(given.signal_weight.shape[0]), aligned(sizes.hidden + 1)),
+        "keys": (full, 3, program.slots, program.key_dim),
+        "signal": (full, sizes.signal, sizes.state),
         "coefficients": (full, count, sizes.mixed),
         "scale": (full, count, 1),
         "xR": (low, count, given.V.shape[1]),
         "V": (low, *given.V.shape),
         "R": (low, given.V.shape[1], inputs),
     }
-    state = [full(*shape) for shape in state_shapes(count, sizes)]
+    state = [full(*shape) for shape in state_shapes(program, sizes, count)]
     outputs = [low(count, given.V.shape[1])] if spec.fused else [*state[:2], full(count, 1)][: _outputs(spec)]
     if not spec.needs_backward:
         return outputs
@@ -137,25 +130,17 @@ def run_backward(
     dtype: torch.dtype,
     numbers: list[int],
 ) -> list[Tensor]:
-    """The backward: gradients of x and of each parameter. `made` is what `_saved` leaves of `run`'s results, `wants`
-    begins with x."""
+    """The backward: gradients of x and of each parameter. `made` is what `run` returned, without y; `wants` begins with
+    x."""
     spec, given = _spec(sharpness, dtype, *numbers), _scatter_present(tensors, present)
     names, first = _kept(spec, given), 0 if spec.fused else _outputs(spec)
     last = first + len(names)
-    fields = {
-        **_NOTHING,
-        "x": cast(x, dtype),
-        "V": given.V,
-        "R": given.R,
-        **dict(zip(names, made[first:last], strict=True)),
-    }
+    kept = Saved(cast(x, dtype), V=given.V, R=given.R)._replace(**dict(zip(names, made[first:last], strict=True)))
     state = State(*(made[last:] if spec.fused else [*made[:2], *made[last:]]))
-    whole = given.composing(fields["projected"].dtype)
+    whole = given.composing(kept.projected.dtype)
     with BelowAutograd():
         into = (*grads, None)  # of the scale, if there is none
-        grad_x, found = backward(
-            spec, into, Saved(**fields), whole, state, wants[0], _scatter_present(wants[1:], present)
-        )
+        grad_x, found = backward(spec, into, kept, whole, state, wants[0], _scatter_present(wants[1:], present))
         # Cast to each parameter's dtype, as autograd would.
         each = zip([grad_x, *[found[place] for place in present]], [x, *tensors], strict=True)
         results = [x.new_empty(0) if grad is None else cast(grad, like.dtype) for grad, like in each]
@@ -183,23 +168,15 @@ def _(grads: Any, made: Any, wants: list[bool], x: Tensor, tensors: list[Tensor]
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, tensors, *ctx.settings = inputs
+    _, sharpness, dtype, numbers = ctx.settings
+    ctx.spec = _spec(sharpness, dtype, *numbers)
     ctx.wants = [tensor.requires_grad for tensor in (x, *tensors)]
-    ctx.save_for_backward(x, *tensors, *_saved(_settled(ctx.settings), output))
-
-
-def _saved(spec: CallSpec, made: list[Tensor]) -> list[Tensor]:
-    """What the backward needs of `run`'s results: all but y."""
-    return made[1:] if spec.fused else made
-
-
-def _settled(settings: list[Any]) -> CallSpec:
-    _, sharpness, dtype, numbers = settings
-    return _spec(sharpness, dtype, *numbers)
+    ctx.save_for_backward(x, *tensors, *(output[1:] if ctx.spec.fused else output))
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     refuse_second_derivatives()
-    spec, first = _settled(ctx.settings), 1 + len(ctx.settings[0])
+    spec, first = ctx.spec, 1 + len(ctx.settings[0])
     (x, *tensors), made = ctx.saved_tensors[:first], list(ctx.saved_tensors[first:])
     outputs = zip(grads[: _outputs(spec)], made, strict=False)
     given = [torch.zeros_like(output) if grad is None else grad for grad, output in outputs]
@@ -211,11 +188,10 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 torch.library.register_autograd(f"{_library.ns}::run", _backward, setup_context=_setup, lib=_library)
 
 
-def run_operator(spec: CallSpec, x: Tensor, tensors: ProgramTensors) -> list[Tensor | None]:
-    """The layer's outputs, computed by the operator."""
+def run_operator(spec: CallSpec, x: Tensor, tensors: ProgramTensors) -> Any:
+    """The layer's outputs, computed by the operator: y, or attention, sigma and scale or None."""
     present = [place for place, tensor in enumerate(tensors) if tensor is not None]
     given = [tensor for tensor in tensors if tensor is not None]
     with torch.autocast(x.device.type, enabled=False):
         made = run(cast(x, spec.dtype), given, present, spec.program.sharpness, spec.dtype, _numbers(spec))
-    outputs: list[Tensor | None] = list(made[: _outputs(spec)])
-    return outputs if spec.fused or spec.program.residual is True else [*outputs, None]
+    return made[0] if spec.fused else [*made[: _outputs(spec)], None][:3]

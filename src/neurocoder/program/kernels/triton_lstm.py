@@ -22,16 +22,28 @@ def tanh(x):
 
 
 @triton.jit
-def _weight(recurrent, gate: tl.constexpr, out, inner, H: tl.constexpr):
-    """One gate's recurrent weight, at the rows `inner` and columns `out` of the two index tiles."""
-    return tl.load(recurrent + (gate * H + out) * H + inner, mask=(out < H) & (inner < H), other=0.0)
+def _load_gates(pointers, step, inside):
+    """Four tiles, one for each gate, `step` apart."""
+    i = tl.load(pointers, mask=inside, other=0.0)
+    f = tl.load(pointers + step, mask=inside, other=0.0)
+    g = tl.load(pointers + 2 * step, mask=inside, other=0.0)
+    o = tl.load(pointers + 3 * step, mask=inside, other=0.0)
+    return i, f, g, o
 
 
 @triton.jit
-def _input(projected, stride, bias, gate: tl.constexpr, n, h, inside, H: tl.constexpr):
-    """What one gate reads from the control (BN, HP)."""
-    read = tl.load(projected + n[:, None] * stride + gate * H + h[None, :], mask=inside, other=0.0)
-    return read + tl.load(bias + gate * H + h, mask=h < H, other=0.0)[None, :]
+def _store_gates(pointers, step, i, f, g, o, inside):
+    """The inverse of `_load_gates`."""
+    tl.store(pointers, i, mask=inside)
+    tl.store(pointers + step, f, mask=inside)
+    tl.store(pointers + 2 * step, g, mask=inside)
+    tl.store(pointers + 3 * step, o, mask=inside)
+
+
+@triton.jit
+def _load_weights(recurrent, out, inner, H: tl.constexpr):
+    """The gates' recurrent weights, at the rows `inner` and columns `out` of the two index tiles."""
+    return _load_gates(recurrent + out * H + inner, H * H, (out < H) & (inner < H))
 
 
 @triton.jit
@@ -47,15 +59,12 @@ def lstm_forward_kernel(
     n = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     h = tl.arange(0, HP)
     inside = (n[:, None] < N) & (h[None, :] < H)
-    input_i = _input(projected, stride, bias, 0, n, h, inside, H)
-    input_f = _input(projected, stride, bias, 1, n, h, inside, H)
-    input_g = _input(projected, stride, bias, 2, n, h, inside, H)
-    input_o = _input(projected, stride, bias, 3, n, h, inside, H)
+    read_i, read_f, read_g, read_o = _load_gates(projected + n[:, None] * stride + h[None, :], H, inside)
+    bias_i, bias_f, bias_g, bias_o = _load_gates(bias + h, H, h < H)
+    input_i, input_f = read_i + bias_i[None, :], read_f + bias_f[None, :]
+    input_g, input_o = read_g + bias_g[None, :], read_o + bias_o[None, :]
     if J > 1:
-        weight_i = _weight(recurrent, 0, h[None, :], h[:, None], H)
-        weight_f = _weight(recurrent, 1, h[None, :], h[:, None], H)
-        weight_g = _weight(recurrent, 2, h[None, :], h[:, None], H)
-        weight_o = _weight(recurrent, 3, h[None, :], h[:, None], H)
+        weight_i, weight_f, weight_g, weight_o = _load_weights(recurrent, h[None, :], h[:, None], H)
     cell = tl.zeros((BN, HP), dtype=tl.float32)
     before_i, before_f, before_g, before_o = input_i, input_f, input_g, input_o
     for j in range(J):
@@ -71,10 +80,7 @@ def lstm_forward_kernel(
             tl.store(states + state_row + rest, one, mask=(n[:, None] < N) & (rest < W))
             tl.store(cells + row, cell, mask=inside)
             gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
-            tl.store(gates + gate_row, i, mask=inside)
-            tl.store(gates + gate_row + H, f, mask=inside)
-            tl.store(gates + gate_row + 2 * H, g, mask=inside)
-            tl.store(gates + gate_row + 3 * H, o, mask=inside)
+            _store_gates(gates + gate_row, H, i, f, g, o, inside)
         if J == 1:
             s = tl.program_id(1) * BS + tl.arange(0, BS)
             weight = tl.load(signal + s[None, :] * W + h[:, None], mask=(s[None, :] < S) & (h[:, None] < H), other=0.0)
@@ -105,10 +111,7 @@ def lstm_backward_kernel(
     """
     h, pad = tl.arange(0, HP), tl.arange(0, 8)
     if J > 1:
-        weight_i = _weight(recurrent, 0, h[:, None], h[None, :], H)
-        weight_f = _weight(recurrent, 1, h[:, None], h[None, :], H)
-        weight_g = _weight(recurrent, 2, h[:, None], h[None, :], H)
-        weight_o = _weight(recurrent, 3, h[:, None], h[None, :], H)
+        weight_i, weight_f, weight_g, weight_o = _load_weights(recurrent, h[:, None], h[None, :], H)
     matrix, vector = tl.zeros((HP, HP), dtype=tl.float32), tl.zeros((HP,), dtype=tl.float32)
     into_weight_i, into_weight_f, into_weight_g, into_weight_o = matrix, matrix, matrix, matrix
     into_bias_i, into_bias_f, into_bias_g, into_bias_o = vector, vector, vector, vector
@@ -123,10 +126,7 @@ def lstm_backward_kernel(
             j = J - 1 - back
             row = (j * N + n[:, None]) * H + h[None, :]
             gate_row = (j * N + n[:, None]) * 4 * H + h[None, :]
-            i = tl.load(gates + gate_row, mask=inside, other=0.0)
-            f = tl.load(gates + gate_row + H, mask=inside, other=0.0)
-            g = tl.load(gates + gate_row + 2 * H, mask=inside, other=0.0)
-            o = tl.load(gates + gate_row + 3 * H, mask=inside, other=0.0)
+            i, f, g, o = _load_gates(gates + gate_row, H, inside)
             squashed = tanh(tl.load(cells + row, mask=inside, other=0.0))
             before = zero
             if j > 0:
@@ -164,10 +164,7 @@ def lstm_backward_kernel(
                     into_weight_g = tl.dot(tl.trans(into_g), state, acc=into_weight_g, input_precision="tf32x3")
                     into_weight_o = tl.dot(tl.trans(into_o), state, acc=into_weight_o, input_precision="tf32x3")
         total = n[:, None] * stride + h[None, :]
-        tl.store(grad_projected + total, sum_i, mask=inside)
-        tl.store(grad_projected + total + H, sum_f, mask=inside)
-        tl.store(grad_projected + total + 2 * H, sum_g, mask=inside)
-        tl.store(grad_projected + total + 3 * H, sum_o, mask=inside)
+        _store_gates(grad_projected + total, H, sum_i, sum_f, sum_g, sum_o, inside)
         into_bias_i += tl.sum(sum_i, axis=0)
         into_bias_f += tl.sum(sum_f, axis=0)
         into_bias_g += tl.sum(sum_g, axis=0)
@@ -182,13 +179,6 @@ def lstm_backward_kernel(
     share = shares + tl.program_id(0) * (square + 4 * H + 1)
     if J > 1:
         at, within = share + h[:, None] * H + h[None, :], (h[:, None] < H) & (h[None, :] < H)
-        tl.store(at, into_weight_i, mask=within)
-        tl.store(at + H * H, into_weight_f, mask=within)
-        tl.store(at + 2 * H * H, into_weight_g, mask=within)
-        tl.store(at + 3 * H * H, into_weight_o, mask=within)
-    biases = share + square + h
-    tl.store(biases, into_bias_i, mask=h < H)
-    tl.store(biases + H, into_bias_f, mask=h < H)
-    tl.store(biases + 2 * H, into_bias_g, mask=h < H)
-    tl.store(biases + 3 * H, into_bias_o, mask=h < H)
+        _store_gates(at, H * H, into_weight_i, into_weight_f, into_weight_g, into_weight_o, within)
+    _store_gates(share + square + h, H, into_bias_i, into_bias_f, into_bias_g, into_bias_o, h < H)
     tl.store(share + square + 4 * H, tl.sum(into_gate, axis=0))
