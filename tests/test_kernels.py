@@ -155,8 +155,8 @@ def test_compiled_through_the_operator(case, frozen):
 @pytest.mark.parametrize("case", OPERATED)
 def test_operators_keep_the_rules_of_torchs_library(case):
     """Results share no storage with each other or the inputs, and their shapes are those that tracing expects."""
-    from neurocoder.program.tensors import CallSpec
     from neurocoder.program.kernels import operator
+    from neurocoder.program.tensors import CallSpec
 
     layer = randomised(OPERATED[case]()).to(DEVICE)
     spec = CallSpec("operator", layer.config, torch.float32, fused=layer.control_dim is None)
