@@ -104,6 +104,7 @@ def test_several_kinds_and_controls_in_one_model(tmp_path):
         assert torch.equal(model.eval()(x), other.eval()(x))
 
 
+@pytest.mark.filterwarnings("ignore:programs in torch.bfloat16")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_dtypes(tmp_path, dtype):
     model = randomised(nc.recode(nn.Sequential(nn.Linear(3, 3, dtype=dtype)), "0", small()))

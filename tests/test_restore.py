@@ -232,6 +232,7 @@ def test_data_is_only_for_the_targets():
     assert model.idle is idle
 
 
+@pytest.mark.filterwarnings("ignore:programs in torch.bfloat16")
 def test_bfloat16_means_are_summed_in_float32():
     model = Reused().to(torch.bfloat16)
     randomised(nc.recode(model, "fc", small()), scale=0.5)

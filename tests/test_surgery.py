@@ -192,6 +192,7 @@ def test_a_trained_layer_keeps_its_outputs_and_trains_on(kind, residual):
     assert layer.programs(x).u.std(0).max() > 0, "programs must come to differ between inputs"
 
 
+@pytest.mark.filterwarnings("ignore:programs in torch.bfloat16")
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-4), (torch.float64, 1e-10), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize("residual", [True, "plain"])
 def test_outputs_survive_in_every_dtype_and_on_inputs_that_the_weight_nulls(residual, dtype, limit):
@@ -211,6 +212,7 @@ def test_outputs_survive_in_every_dtype_and_on_inputs_that_the_weight_nulls(resi
         assert row_change(model(one), y) < limit
 
 
+@pytest.mark.filterwarnings("ignore:programs in torch.bfloat16")
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-10), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize("residual", [True, "plain"])
 def test_convolutions_survive_in_every_dtype(residual, dtype, limit):

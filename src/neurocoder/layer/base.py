@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from ..ops.torch_private import current_backward
 from .active import ActiveProgram, Mixes
 from .checks import require_floating, require_plain, require_size
 from .composed_weight import ComposedWeight
@@ -187,13 +188,14 @@ class CodedLayer(nn.Module):
 
     @classmethod
     def like(
-        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
+        cls, plain: nn.Module, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
     ) -> Self:
         """A new layer with the geometry of `plain`, on its device (or another), with its own starting values."""
         require_plain(cls.__name__, plain, *cls.required)
         coded: Any = cls  # a geometry's constructor has other arguments than this class's
-        device = plain.weight.device if device is None else device
-        return coded(*cls.arguments(plain), config, control_dim=control_dim, device=device, dtype=plain.weight.dtype)
+        weight: Any = plain.weight
+        device = weight.device if device is None else device
+        return coded(*cls.arguments(plain), config, control_dim=control_dim, device=device, dtype=weight.dtype)
 
     @staticmethod
     def arguments(layer: Any) -> tuple[Any, ...]:
@@ -299,6 +301,10 @@ class CodedLayer(nn.Module):
         if active.shift is None:
             return None
         return torch.matmul(active.shift.unsqueeze(1), active.V).squeeze(1).mean(0).detach()
+
+    def advice(self) -> str | None:
+        """What to know before this layer is trained, if anything; `recode` warns of it."""
+        return None
 
     def describe(self) -> str:
         """The configuration in a few words, for `repr`."""
@@ -407,9 +413,11 @@ class CodedLayer(nn.Module):
         if control is None:
             control = current_control(self)
         if control is None:
+            again = "; activation checkpointing reruns the forward, so the backward must run inside the block too"
             raise ValueError(
                 f"control must be given: this {type(self).__name__} has control_dim={self.control_dim}; call "
                 "layer(x, control=z) or run the model inside `with nc.control(model, z):`"
+                f"{again if current_backward() >= 0 else ''}"
             )
         require_floating("control", control)
         return control
@@ -420,8 +428,11 @@ class CodedLayer(nn.Module):
         if control.dim() == 0 or shape[-1] != self.control_dim:
             raise ValueError(f"control must have shape (..., {self.control_dim}), got {tuple(shape)}")
         if shape[:-1] != leading[: control.dim() - 1]:
+            times, rest = divmod(leading[0], shape[0]) if leading and shape[0] else (0, 0)
+            repeat = f"; beam search repeats each input: z.repeat_interleave({times}, 0)"
             raise ValueError(
                 f"control's leading dimensions must be the first of x's {tuple(leading)}, got {tuple(shape[:-1])}"
+                f"{repeat if times > 1 and not rest else ''}"
             )
 
 

@@ -71,7 +71,8 @@ class ProgramConfig(Config):
     hidden: int = 32
     """Size of the composition network's LSTM."""
     orthogonality: float = 0.1
-    """a: weight of the orthogonal loss L_o."""
+    """a: weight of the orthogonal loss L_o. Its gradient has norm 2a for each of M_U and M_V, however close to
+    orthonormal they are: where the task's is smaller, as over a frozen base, a smaller a lets the slots learn."""
     residual: bool | Literal["plain"] = True
     """True: W = P + sigmoid(f(x)) sigma_r R, as in the paper; False: W = P; "plain": W = P + R, our extension."""
     sharpness: float = 1.0

@@ -52,7 +52,10 @@ def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
     if torch.is_autocast_enabled(rows.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(rows.device.type)
     elif dtype != parameter.dtype:
-        return CallSpec("torch", program)
+        raise ValueError(
+            f"{'x' if layer.control_dim is None else 'control'} must be {parameter.dtype}, as the slots of "
+            f"{layer.name or 'this layer'} are, got {dtype}: cast it, or run the layer under torch.autocast"
+        )
     traced = is_traced()
     if (traced and name == "cpu") or rows.is_meta or is_transformed():
         return CallSpec("torch", program)

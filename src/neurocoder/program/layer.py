@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..layer.active import ActiveProgram
 from ..layer.base import CodedLayer
@@ -63,6 +65,15 @@ class Programs(NamedTuple):
     def detach(self) -> Programs:
         """The same values, detached from the graph."""
         return self._replace(**{name: field.detach() for name, field in self._asdict().items() if field is not None})
+
+
+def _read(part: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
+    """The parameters with these names. `nn.Module.__getattr__` takes longer than some products of a small layer."""
+    own = part._parameters
+    try:
+        return [own[name] for name in names]
+    except KeyError:  # as in a replica of nn.DataParallel
+        return [getattr(part, name) for name in names]
 
 
 class ProgramLayer(CodedLayer):
@@ -131,7 +142,7 @@ class ProgramLayer(CodedLayer):
     def tensors(self, executes: bool) -> ProgramTensors:
         """The parameters as kernels take them; R and the bias only if the kernel executes."""
         own = (self.R, self.bias) if executes else (None, None)
-        return ProgramTensors._make([*self.memory.tensors(IN_MEMORY), *self.controller.tensors(IN_CONTROLLER), *own])
+        return ProgramTensors._make([*_read(self.memory, IN_MEMORY), *_read(self.controller, IN_CONTROLLER), *own])
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> Programs:
         """How the programs of these inputs are composed; leading dimensions are the control's (or the input's)."""
@@ -161,6 +172,17 @@ class ProgramLayer(CodedLayer):
         if self.config.orthogonality == 0:
             return self.memory.U.new_zeros(())
         return self.config.orthogonality * self.memory.orthogonal_loss()
+
+    def advice(self) -> str | None:
+        dtype = self.memory.U.dtype
+        if dtype not in (torch.bfloat16, torch.float16):
+            return None
+        lost = f"{torch.finfo(dtype).eps / 2:.2%}"
+        return (
+            f"programs in {dtype} hardly learn, since a step of less than {lost} of a value is lost: keep them in "
+            "float32, `for layer in nc.coded_layers(model).values(): layer.memory.float(), layer.controller.float()`, "
+            "and train under torch.autocast"
+        )
 
     def describe(self) -> str:
         c = self.config

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 
 class _PartType(type):
@@ -45,11 +44,3 @@ class Part(nn.Module, metaclass=_PartType):
         if callable(getattr(type(self), name, None)):
             object.__setattr__(self, "customised", True)
         super().__setattr__(name, value)
-
-    def tensors(self, names: Sequence[str]) -> list[Tensor | None]:
-        """The parameters with these names. `nn.Module.__getattr__` takes longer than some products of a small layer."""
-        own = self._parameters
-        try:
-            return [own[name] for name in names]
-        except KeyError:  # as in a replica of nn.DataParallel
-            return [getattr(self, name) for name in names]

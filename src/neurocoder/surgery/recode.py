@@ -59,10 +59,11 @@ def recode(
     replacements = plan(model, targets, config, control_dim=control_dim).replacements
     inner = uncompiled(model)
     warn_of_optimisers(inner, [item.names for item in replacements], "nc.recode")
-    swap(
-        inner,
-        {item.names: item.kind.from_plain(item.plain, item.config, control_dim=control_dim) for item in replacements},
-    )
+    layers = {i.names: i.kind.from_plain(i.plain, i.config, control_dim=control_dim) for i in replacements}
+    swap(inner, layers)
+    for advice in dict.fromkeys(layer.advice() for layer in layers.values()):
+        if advice is not None:
+            warnings.warn(advice, UserWarning, stacklevel=2)
     return model
 
 
