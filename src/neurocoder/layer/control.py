@@ -32,11 +32,8 @@ class Block:
         self.control, self.outer = control, outer
 
 
-class _Ambiguous:
-    """Mirrored when several threads or tasks have open blocks."""
-
-
-AMBIGUOUS = _Ambiguous()
+AMBIGUOUS: Any = object()
+"""Mirrored when several threads or tasks have open blocks."""
 
 _blocks: ContextVar[Mapping[Any, Block]] = ContextVar("neurocoder_controls", default={})  # noqa: B039 - never changed
 _open: WeakKeyDictionary[Any, list[Block]] = WeakKeyDictionary()

@@ -97,29 +97,20 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
         >>> torch.allclose(trace.weight, layer.materialize(z), atol=1e-5)
         True
     """
-    slots, heads = program.slots, program.heads
-    memories = [parameters["memory.U"], parameters["memory.V"], parameters["memory.S"]]
+    slots, heads, p = program.slots, program.heads, parameters
+    memories = [p["memory.U"], p["memory.V"], p["memory.S"]]
     keys = [
-        [
-            parameters[f"memory.key_{kind}_weight"] @ memory[i] + parameters[f"memory.key_{kind}_bias"]
-            for i in range(slots)
-        ]
+        [p[f"memory.key_{kind}_weight"] @ slot + p[f"memory.key_{kind}_bias"] for slot in memory]
         for kind, memory in zip("uvs", memories, strict=True)
     ]
+    w_ih, w_hh, bias = p["controller.input_weight"], p.get("controller.recurrent_weight"), p["controller.input_bias"]
     h = z.new_zeros(program.hidden)
     cell = z.new_zeros(program.hidden)
     used: dict[tuple[int, int], list[Tensor]] = {}
     collected: dict[str, list[list[Tensor]]] = {name: [[], [], []] for name in ("w", "c", "l", "g")}
     for _ in range(program.steps):
-        h, cell = lstm_cell(
-            z,
-            h,
-            cell,
-            parameters["controller.input_weight"],
-            parameters.get("controller.recurrent_weight"),
-            parameters["controller.input_bias"],
-        )
-        signal = parameters["controller.signal_weight"] @ h + parameters["controller.signal_bias"]
+        h, cell = lstm_cell(z, h, cell, w_ih, w_hh, bias)
+        signal = p["controller.signal_weight"] @ h + p["controller.signal_bias"]
         queries = signal[: 3 * heads * program.key_dim].view(3, heads, program.key_dim)
         gates = signal[3 * heads * program.key_dim :].view(3, heads, slots)
         for kind in range(3):
@@ -151,11 +142,11 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
 
     weight, gate = active, None
     if program.residual is True:
-        signal = parameters["controller.integration_weight"] @ z + parameters["controller.integration_bias"]
+        signal = p["controller.integration_weight"] @ z + p["controller.integration_bias"]
         gate = torch.sigmoid(signal)
-        weight = active + gate * sigma[-1] * parameters["R"].flatten(1).T
+        weight = active + gate * sigma[-1] * p["R"].flatten(1).T
     elif program.residual == "plain":
-        weight = active + parameters["R"].flatten(1).T
+        weight = active + p["R"].flatten(1).T
     return Trace(weight, active, torch.stack(sigma), gate, w, c, idle, g)
 
 

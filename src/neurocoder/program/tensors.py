@@ -80,7 +80,7 @@ class ProgramTensors(NamedTuple):
         composing = self[:_COMPOSING]
         if {getattr(tensor, "dtype", dtype) for tensor in composing} != {dtype}:
             composing = tuple(cast(tensor, dtype) for tensor in composing)
-        return ProgramTensors(*composing, *_OTHERS)
+        return ProgramTensors(*composing, *NONE[_COMPOSING:])
 
     @property
     def slots(self) -> tuple[Any, Any, Any]:
@@ -101,7 +101,6 @@ class ProgramTensors(NamedTuple):
 IN_MEMORY, IN_CONTROLLER = ProgramTensors._fields[:9], ProgramTensors._fields[9:16]
 """The names of the memory's parameters and of the controller's; R and the bias are the layer's own."""
 _COMPOSING = ProgramTensors._fields.index("input_weight")
-_OTHERS = (None,) * (len(ProgramTensors._fields) - _COMPOSING)
 NONE = ProgramTensors(*[None] * len(ProgramTensors._fields))
 
 
