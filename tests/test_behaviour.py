@@ -299,3 +299,23 @@ def test_memory_of_a_large_batch_stays_under_one_gib():
     )
     assert result.returncode == 0, result.stderr[-2000:]
     assert 0.05 < float(result.stdout) < 1.0  # the output and its gradient alone take 0.03; W_t would take 16
+
+
+def replica_of(module):
+    """A copy whose parameters are plain attributes, as nn.DataParallel makes one for each GPU."""
+    other = module._replicate_for_data_parallel()
+    for name, parameter in module._parameters.items():
+        setattr(other, name, None if parameter is None else parameter * 1)
+    for name, child in module.named_children():
+        other._modules[name] = replica_of(child)
+    return other
+
+
+def test_replicas_of_data_parallel_answer_and_learn_alike():
+    layer, x = randomised(nc.Linear(7, 3, program=small())), torch.randn(5, 7)
+    expected = gradients(layer, x)
+    layer.zero_grad()
+    y = replica_of(layer)(x)
+    assert torch.equal(y, layer(x))
+    y.square().sum().backward()
+    assert_same_gradients({name: parameter.grad for name, parameter in layer.named_parameters()}, expected)
