@@ -14,8 +14,9 @@ from neurocoder.lab.cli import main
 from neurocoder.lab.data import cifar, mnist, sources
 from neurocoder.lab.experiments.split.data import backbone, prepare, tasks_of
 from neurocoder.lab.experiments.split.experiment import Split, SplitConfig, results
+from neurocoder.lab.experiments.split.figures import LOOKS
 from neurocoder.lab.experiments.split.models import build_model
-from neurocoder.lab.experiments.split.variants import make_method, make_optimiser, parse, variants
+from neurocoder.lab.experiments.split.variants import MODELS, make_method, make_optimiser, parse, variants
 from neurocoder.lab.records.checkpoint import Checkpoint
 
 CPU = torch.device("cpu")
@@ -155,6 +156,11 @@ def test_heads_may_share_one_layer_with_its_memory():
     assert [*map(str, single.state_dict())] == [*map(str, separate.state_dict())], (
         "with one head there is no difference"
     )
+
+
+def test_every_model_has_a_look_of_its_own():
+    assert set(LOOKS) == set(MODELS)
+    assert len(set(LOOKS.values())) == len(MODELS)
 
 
 def test_hidden_layers_have_the_width_asked_for():

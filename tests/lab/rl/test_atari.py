@@ -18,7 +18,7 @@ pytest.importorskip("gymnasium")
 from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS
 from neurocoder.lab.experiments.atari.experiment import Atari, load_agent, parse, variants
-from neurocoder.lab.experiments.atari.figures import band, learning_curves
+from neurocoder.lab.experiments.atari.figures import LOOKS, band, learning_curves
 from neurocoder.lab.experiments.atari.report import claim, scores
 from neurocoder.lab.report.build import paper_numbers
 from neurocoder.lab.rl import HEADS, Settings, human_normalised
@@ -62,6 +62,10 @@ def test_settings_of_neurocoder_heads_do_not_set_other_heads_apart():
     for head in ("plain", "hyper"):
         assert Atari().effective(usual, f"seaquest-{head}") == Atari().effective(other, f"seaquest-{head}")
     assert Atari().effective(usual, "seaquest-neurocoder") != Atari().effective(other, "seaquest-neurocoder")
+
+
+def test_every_kind_of_heads_has_a_colour():
+    assert set(LOOKS) == set(HEADS)
 
 
 def test_output_scale_sets_only_scaled_heads_apart():

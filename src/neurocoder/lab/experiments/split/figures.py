@@ -18,6 +18,7 @@ from ...report.figures import bar, heat_map, legend, means, panel_figure
 LOOKS = {
     "mlp": (style.PURPLE, "o"),
     "mlp-400": (style.VERMILION, "v"),
+    "mlp-wide": (style.VERMILION, "*"),
     "stored-program": ("0.45", "x"),
     "neurocoder": (style.BLUE, "s"),
     "neurocoder-plain": (style.GREEN, "^"),
