@@ -45,7 +45,7 @@ groups() {
     group emulators atari-rewards scale 8 0 atari '{seaquest,mspacman,frostbite}-{plain,neurocoder,scaled,constant,hyper}' --preset best --no-clip-rewards --cores 3
     group emulators atari-seeds . 8 1-2 atari '{mspacman,frostbite}-{plain,hyper,neurocoder} seaquest-hyper' --preset best --cores 3
     group emulators atari-frostbite . 1 0 atari frostbite-hyper --preset best --cores 3
-    group emulators a3c . 1 0 atari 'seaquest-{plain,neurocoder}' --preset paper --steps 2000000 --device cpu
+    group emulators a3c . 1 0 atari 'seaquest-{plain,neurocoder}' --preset paper --trainer a3c --workers 16 --steps 2000000 --device cpu
     group emulators atari-rewards-seeds scale 8 1-2 atari '{seaquest,mspacman,frostbite}-{plain,neurocoder,scaled,constant}' --preset best --no-clip-rewards --cores 3
 }
 
@@ -107,6 +107,7 @@ smoke)
             1:*) skip=0 ;;
             *:--preset) words+=(--preset smoke) skip=1 ;;
             *:--seeds) words+=(--seeds 0) skip=1 ;;
+            *:--workers) words+=(--workers 2) skip=1 ;;
             *:--jobs | *:--steps | *:--epochs-* | *:--precision | *:--device | *:--cores) skip=1 ;;
             *) words+=("$word") ;;
             esac

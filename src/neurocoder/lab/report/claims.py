@@ -82,6 +82,7 @@ class Claims:
     def __init__(self, records: Path, paper: Mapping[str, Any], experiments: Mapping[str, Any]) -> None:
         self.records, self.paper, self.experiments = records, paper, experiments
         content = tomllib.loads((records / NAME).read_text())
+        self.summary: str = content.get("summary", "")
         self.parts = {
             part["title"]: [Claim(**claim | {"evidence": tuple(claim.get("evidence", ()))}) for claim in part["claim"]]
             for part in content["part"]
@@ -94,8 +95,10 @@ class Claims:
         counts = {name: sum(claim.verdict == name for claim in every) for name in VERDICTS}
         blocks = [
             f"{len(every)} claims: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + ". "
-            "Ours: the mean over seeds, in brackets its 95% interval and n; differences are paired by seed."
+            "Ours: the mean over seeds, in brackets its 95% interval and n; differences are paired by seed, bold if "
+            "the interval excludes zero. The pages below have the commands that make the records.",
         ]
+        blocks += [self.summary.strip()] if self.summary else []
         for title, claims in self.parts.items():
             rows = ["| Where | The paper | Ours | Reading | Verdict |", "|---|---|---|---|---|"]
             rows += [f"| {' | '.join(self.row(claim))} |" for claim in claims]
