@@ -14,6 +14,7 @@ set -u
 mode=${1:?run, status, stop, pack or smoke} output=${2:?a folder}
 here=$(cd "$(dirname "$0")" && pwd)
 export OMP_NUM_THREADS=1
+export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps-$UID/pipe CUDA_MPS_LOG_DIRECTORY=/tmp/mps-$UID/log
 expand() { eval echo "$1" | tr ' ' ,; }
 
 # group LANE NAME PLACE JOBS SEEDS EXPERIMENT VARIANTS OPTIONS...: records go to OUTPUT/PLACE/NAME, and `pack` to results/PLACE
@@ -57,7 +58,8 @@ command() { # of a group, without its lane
 
 case $mode in
 run)
-    nvidia-cuda-mps-control -d 2>/dev/null || true
+    mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+    nvidia-cuda-mps-control -d 2> /dev/null || true
     rm -rf "$output/queue" && mkdir -p "$output/queue/gpu" "$output/queue/emulators" "$output/log"
     number=10
     group() {

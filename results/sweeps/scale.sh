@@ -2,7 +2,7 @@
 # Where the scale of an output layer decides: a plain layer that is still far from its own best, Neurocoder, and
 # Neurocoder with one program for all inputs: `bash results/sweeps/scale.sh polynomials|scales|digits|images OUTPUT`, on a
 # GPU with 16 cores. The same command continues where it stopped. CIFAR is read from NEUROCODER_DATA.
-# Atari with rewards as they are: `atari.sh unclipped`. `python results/sweeps/scale.py OUTPUT` draws the figure.
+# What is missing, Atari with rewards as they are too: `queue.sh`. `python results/sweeps/scale.py` makes page and figure.
 set -u
 output=$2
 export OMP_NUM_THREADS=1
