@@ -157,6 +157,19 @@ def test_a_system_without_posix_is_named(capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("error: the lab needs a POSIX system, such as Linux, macOS or WSL")
 
 
+def test_a_report_that_fails_is_a_failure_although_the_runs_are_done(tmp_path, capsys, monkeypatch):
+    def fail(self, records, paper):
+        raise KeyError("error")
+
+    monkeypatch.setattr(Lines, "sections", fail)
+    words = ("--preset", "smoke", "--variants", "linear", "--output", tmp_path)
+    assert run(*words) == 1
+    assert "no report: the records of lines, preset smoke, lack what its tables need" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert run(*words) == 0
+    assert "1 finished before" in capsys.readouterr().out
+
+
 def test_every_preset_is_explained(capsys):
     assert set(PRESETS) == {preset for name in EXPERIMENTS for preset in load(name).presets}
     assert main(["list"]) == 0

@@ -3,6 +3,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from toy import CHAPTER, PLOT, SECTION, TABLE, Toy, record, write
@@ -13,6 +14,7 @@ from neurocoder.lab.records.record import plain
 from neurocoder.lab.report import build as report
 from neurocoder.lab.report import cells, html, markdown, text
 from neurocoder.lab.report.chapter import draw
+from neurocoder.lab.report.figures import curves
 from neurocoder.lab.report.sections import Estimate, PairedDifference, Table, UndrawableError
 from neurocoder.lab.report.statistics import by_seed, differences, summary
 from neurocoder.lab.runner.options import parse_run
@@ -156,6 +158,13 @@ def test_a_figure_without_data_is_left_out(toy, tmp_path, monkeypatch, capsys):
     assert report.main(report.Options(tmp_path, tmp_path / "page")) == 0
     assert "no figure curve: the records have nothing to draw in it" in capsys.readouterr().err
     assert "![" not in (tmp_path / "page" / "toy.md").read_text()
+
+
+def test_a_curve_of_one_point_can_be_seen():
+    axis = Figure().subplots()
+    for points in ([[1.0, 2.0]], [[1.0, 2.0], [2.0, 3.0]]):
+        curves(axis, (), np.array(points), "black")
+    assert [line.get_marker() for line in axis.lines] == ["o", "None"]
 
 
 def test_reports_say_which_numbers_mean_nothing_and_which_cannot_be_checked(toy, tmp_path, capsys):

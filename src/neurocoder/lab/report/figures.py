@@ -52,7 +52,7 @@ def curves(axis: Axes, runs: Sequence[Curve], centre: Curve, colour: str, line: 
     """The seeds' curves as thin lines, and their centre, mean or median, as a thick one."""
     for run in runs:
         axis.plot(*run.T, color=colour, linewidth=0.6, **thin)
-    axis.plot(*centre.T, line, color=colour)
+    axis.plot(*centre.T, line, color=colour, marker="o" if len(centre) == 1 else None)  # a point has no line
 
 
 def heat_map(axis: Axes, values: Any, **options: Any) -> AxesImage:

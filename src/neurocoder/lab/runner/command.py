@@ -25,9 +25,9 @@ from .sweep import check_folder, pending
 PRESETS = {
     "quick": "the default: our settings, cut down to minutes",
     "best": "our settings, chosen on validation data",
-    "best-224": "the same on images of 224 x 224 pixels",
+    "best-224": "as best, on images of 224 x 224 pixels",
     "paper": "the paper's hyper-parameters",
-    "paper-224": "the same on images of 224 x 224 pixels",
+    "paper-224": "as paper, on images of 224 x 224 pixels",
     "stream": "a single pass over each task",
     "large": "sequences with large values, as the paper's curves suggest",
     "small": "a small learning rate, as the paper's curves suggest",
