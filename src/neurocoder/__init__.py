@@ -24,6 +24,7 @@ from .growing import (
     grow,
     shrink,
 )
+from .inspect.diagnose import Diagnosis, LayerDiagnosis, diagnose
 from .inspect.record import Recording, record
 from .layer.active import ActiveProgram
 from .layer.base import CodedLayer, coded_layers
@@ -69,6 +70,7 @@ __all__ = [
     "CoreConv2d",
     "CoreLinear",
     "CorePrograms",
+    "Diagnosis",
     "ExactConfig",
     "ExactLinear",
     "ExactPrograms",
@@ -81,6 +83,7 @@ __all__ = [
     "Growth",
     "HyperConfig",
     "HyperLinear",
+    "LayerDiagnosis",
     "Linear",
     "MixtureConfig",
     "MixtureLinear",
@@ -102,6 +105,7 @@ __all__ = [
     "coded_layers",
     "control",
     "count_parameters",
+    "diagnose",
     "exact",
     "fit_control",
     "functional",

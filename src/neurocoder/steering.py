@@ -22,7 +22,7 @@ from torch.nn.functional import embedding
 
 from .checkpoint import CheckpointError
 from .inspect.data import Call, calls
-from .layer.checks import require_floating, require_module
+from .layer.checks import require_floating, require_module, require_scalar
 from .layer.config import whole
 from .layer.control import control as steer_by
 from .layer.control import steered_layers
@@ -248,9 +248,7 @@ def _loss_of(model: nn.Module, z: Tensor, call: Call, loss: Callable[[Any, Any],
     inputs, target = (call.args[:-1], call.args[-1]) if call.args else ((), call.kwargs)
     with steer_by(model, z):
         value = loss(model(*inputs, **call.kwargs), target)
-    if not isinstance(value, Tensor) or value.dim():
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"loss must return a tensor of shape (), got {got}")
+    require_scalar("loss", value)
     return value
 
 

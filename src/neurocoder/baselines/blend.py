@@ -66,6 +66,9 @@ class BlendedLinear(ConditionalLinear):
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         yield self.bank
 
+    def shares(self, rows: Tensor) -> Tensor:
+        return self.code(rows)
+
     def weight_of(self, code: Tensor) -> Tensor:
         return torch.tensordot(code.to(self.bank.dtype), self.bank, 1)
 

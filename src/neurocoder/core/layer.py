@@ -122,6 +122,9 @@ class CoreLayer(CodedLayer):
         told += [] if self.control_dim is None else [f"control_dim={self.control_dim}"]
         return ", ".join(told)
 
+    def shares(self, rows: Tensor) -> Tensor | None:
+        return rows.new_zeros(len(rows), 0) if self.memory is None else None
+
     def compose(self, rows: Tensor) -> ActiveProgram:
         memory = self.memory
         if memory is None:

@@ -28,10 +28,10 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def require_data(data: Any, hint: str = "") -> None:
+def require_data(data: Any, hint: str = "", name: str = "data") -> None:
     """Require what `calls` takes; `hint` follows the error about a word."""
     if isinstance(data, str | bytes | nn.Module) or not isinstance(data, Iterable | Dataset):
-        raise ValueError(f"data must be {DATA}, got {data!r}{hint if isinstance(data, str) else ''}")
+        raise ValueError(f"{name} must be {DATA}, got {data!r}{hint if isinstance(data, str) else ''}")
 
 
 def calls(data: Any, limit: int | None = None) -> Iterator[Call]:

@@ -232,6 +232,10 @@ class CodedLayer(nn.Module):
             with torch.no_grad():
                 recorder.append(self.programs(x, control).detach())
 
+    def shares(self, rows: Tensor) -> Tensor | None:
+        """How a layer without programs divides each input among its parts (N, parts); None if it does not."""
+        return None
+
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t` (..., *weight) of each input. For inspection: memory grows with the batch."""
         rows, leading = self.rows(x, self.resolve_control(control))

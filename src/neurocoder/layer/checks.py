@@ -34,3 +34,10 @@ def require_size(owner: str, name: str, value: Any) -> int:
     if size is None:
         raise ValueError(f"{owner}: {name} must be a whole number >= 1, got {value!r}")
     return size
+
+
+def require_scalar(name: str, value: Any) -> None:
+    """Require what a loss returns: a tensor of shape ()."""
+    if not isinstance(value, Tensor) or value.dim():
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} must return a tensor of shape (), got {got}")

@@ -62,6 +62,11 @@ class Programs(NamedTuple):
         """What the columns of `reads` are."""
         return f"slot of $M_{memory.upper()}$"
 
+    def saturation(self) -> Tensor:
+        """How near the gates are to 0 or 1, from 0 to 1 (n,)."""
+        gates = [self.interpolation.flatten(), *([] if self.gate is None else [self.gate.flatten()])]
+        return (2 * torch.cat(gates) - 1).abs()
+
     def detach(self) -> Programs:
         """The same values, detached from the graph."""
         return self._replace(**{name: field.detach() for name, field in self._asdict().items() if field is not None})
