@@ -131,6 +131,8 @@ def read_page(app: Sphinx, page: str, source: list[str]) -> None:
 
     def moved(link: re.Match[str]) -> str:
         text, target, anchor = link[1], (folder / link[2]).resolve(), link[3] or ""
+        if text == link[2] and target.suffix == ".md":  # the name of a page's file: on the site its title says more
+            text = target.read_text("utf-8").partition("\n")[0].removeprefix("# ")
         if target.is_dir():
             return text  # the site has no listing of folders
         if target in there:
