@@ -190,9 +190,8 @@ def record(output, variant):
     return json.loads((output / "split" / "smoke" / variant / "seed0.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "variant", [pytest.param("mnist-domain-si-mlp", marks=pytest.mark.long), "mnist-task-si-neurocoder"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("variant", ["mnist-domain-si-mlp", "mnist-task-si-neurocoder"])
 def test_a_run_killed_in_the_middle_of_a_task_resumes_to_the_same_record(tmp_path, variant):
     words = ["run", "split", "--preset", "smoke", "--samples", "256", "--variants", variant]
     process = command(*words, "--output", tmp_path, "--checkpoint-seconds", 0)
