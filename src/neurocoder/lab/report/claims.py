@@ -100,7 +100,7 @@ class Claims:
         ]
         blocks += [self.summary.strip()] if self.summary else []
         for title, claims in self.parts.items():
-            rows = ["| Where | The paper | Ours | Reading | Verdict |", "|---|---|---|---|---|"]
+            rows = ["| Where | Verdict | The paper | Ours | Reading |", "|---|---|---|---|---|"]
             rows += [f"| {' | '.join(self.row(claim))} |" for claim in claims]
             blocks += [f"## {title}", "\n".join(rows)]
         return blocks
@@ -112,7 +112,7 @@ class Claims:
             FIELD.sub(lambda field: self.field(field[1], claim.digits), words)
             for words in (claim.says, claim.ours, claim.reading)
         )
-        return [claim.where, says, found, reading, f"[{VERDICTS[claim.verdict]}]({claim.page})"]
+        return [claim.where, f"[{VERDICTS[claim.verdict]}]({claim.page})", says, found, reading]
 
     def check(self, claim: Claim) -> None:
         """That its verdict agrees with its evidence."""
