@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..records.files import atomic_write
-from .cases import AXES, BASELINES, BOTH, OURS, PATHS
+from .cases import AXES, BASELINES, BOTH, OURS, PAIR, PATHS
 from .contenders import TITLES
 from .tables import MODES, Entry, Record, markdown, notes, ratio, short, spread, table
 
@@ -116,56 +116,66 @@ def layers(found: Mapping[str, Record], device: str) -> list[str]:
     return blocks
 
 
+def timed(record: Record) -> dict[tuple[str, str, str, str, int | None], Entry]:
+    """What was measured, by contender, dtype, mode, direction and point."""
+    entries = (entry for entry in record["measurements"] if entry["status"] == "measured")
+    return {(e["contender"], e["dtype"], e["mode"], e["direction"], e["point"]): e for e in entries}
+
+
+def over(entry: Entry | None, base: Entry | None) -> str:
+    """Their ratio as text, if both were measured."""
+    return ratio(entry, base).shown("x") if entry and base else ""
+
+
+def milliseconds(entry: Entry | None) -> str:
+    """The median as text, if it was measured."""
+    return f"{short(spread(entry, 1e3).median)} ms" if entry else ""
+
+
+def section(title: str, text: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Blocks of Markdown; none without rows."""
+    return [f"### {title}", text, markdown(headings, rows)] if rows else []
+
+
 def sizes(found: Mapping[str, Record], device: str) -> list[str]:
     """Small layers beside large ones, as blocks of Markdown."""
     lines: list[tuple[int, list[str]]] = []
     for record in found.values():
-        case, config = record["case"], record["case"]["program"]
+        case, entries = record["case"], timed(record)
         for point in case["points"] or [None] if case["axis"] in (None, "width") else ():
-            fields = {"status": "measured", "direction": "forward+backward", "dtype": "float32", "point": point}
-            entries = (entry for entry in record["measurements"] if fields.items() <= entry.items())
-            timed = {(entry["contender"], entry["mode"]): entry for entry in entries}
-            if not {("linear", "eager"), ("program", "eager")} <= timed.keys():
-                continue
-            d_in, d_out = (point, point) if point else case["widths"]
-            both = ((timed.get(("program", mode)), timed.get(("linear", mode))) for mode in MODES)
-            ratios = [ratio(ours, plain).shown("x") if ours and plain else "" for ours, plain in both]
-            time = f"{short(spread(timed['linear', 'eager'], 1e3).median)} ms"
-            kind = "P={slots} J={steps} H={heads}".format_map(config)
-            lines.append((d_in * d_out, [f"{d_in}x{d_out}", kind, str(case["batch"]), time, *ratios]))
-    if not lines:
-        return []
-    headings = ["layer", "program", "batch", TITLES["linear"], *MODES.values()]
-    return [
-        f"### Small layers beside large ones on {DEVICES[device]}",
+            linear, program = (
+                [entries.get((name, "float32", mode, "forward+backward", point)) for mode in MODES] for name in PAIR
+            )
+            if linear[0] and program[0]:
+                d_in, d_out = (point, point) if point else case["widths"]
+                kind = "P={slots} J={steps} H={heads}".format_map(case["program"])
+                cells = [f"{d_in}x{d_out}", kind, str(case["batch"]), milliseconds(linear[0])]
+                lines.append((d_in * d_out, [*cells, *map(over, program, linear)]))
+    return section(
+        f"Small layers beside large ones on {DEVICES[device]}",
         "Forward and backward, float32: the time of `nn.Linear` in eager mode, and of `nc.Linear` over that of "
         "`nn.Linear` in each mode. A program costs nearly the same in any layer, so a small one pays most.",
-        markdown(headings, [cells for _, cells in sorted(lines)]),
-    ]
+        ["layer", "program", "batch", TITLES["linear"], *MODES.values()],
+        [cells for _, cells in sorted(lines)],
+    )
 
 
 def pairs(found: Mapping[str, Record], device: str) -> list[str]:
     """An earlier version of the library in turns with this one, as blocks of Markdown."""
     rows = []
     for name, record in found.items():
-        entries = [entry for entry in record["measurements"] if entry["status"] == "measured"]
-        for entry in entries:
-            same = {"contender": "earlier", **{field: entry[field] for field in ("dtype", "mode", "direction")}}
-            before = next((other for other in entries if same.items() <= other.items()), None)
-            if entry["contender"] == "program" and before is not None:
-                rows.append(
-                    [name, entry["dtype"], MODES[entry["mode"]], entry["direction"], ratio(entry, before).shown("x")]
-                )
-    if not rows:
-        return []
-    source = next(iter(found.values()))["case"]["against"][:12]
-    return [
-        f"### Compared with an earlier version on {DEVICES[device]}",
+        entries = timed(record)
+        for (contender, dtype, mode, direction, point), entry in entries.items():
+            if contender == "program" and (before := entries.get(("earlier", dtype, mode, direction, point))):
+                rows.append([name, dtype, MODES[mode], direction, over(entry, before)])
+    return section(
+        f"Compared with an earlier version on {DEVICES[device]}",
         "`nc.Linear` now over before, in turns; below 1 it is faster now. Before: the library whose source has the "
-        f"hash {source} (`neurocoder bench --against SRC`).",
-        markdown(["case", "dtype", "mode", "direction", "now / before"], rows),
-        made(found.values()),
-    ]
+        f"hash {', '.join({record['case']['against'][:12] for record in found.values()})} "
+        f"(`neurocoder bench --against SRC`). Measured on {made(found.values())}",
+        ["case", "dtype", "mode", "direction", "now / before"],
+        rows,
+    )
 
 
 def paths(found: Mapping[str, Record]) -> list[str]:
@@ -173,31 +183,21 @@ def paths(found: Mapping[str, Record]) -> list[str]:
     records = [record for name, record in found.items() if name.startswith("path")]
     rows = []
     for record in records:
-        case, entries = record["case"], [entry for entry in record["measurements"] if entry["status"] == "measured"]
+        case, entries = record["case"], timed(record)
+        layer = "{}x{}, P={slots} H={heads}".format(*case["widths"], **case["program"])
         for point in case["points"]:
-            row = [
-                "{}x{}, P={slots} H={heads}".format(*case["widths"], **case["program"]),
-                str(case["batch"]),
-                str(point),
-            ]
+            rows.append([layer, str(case["batch"]), str(point)])
             for direction in BOTH:
-                same = [entry for entry in entries if (entry["point"], entry["direction"]) == (point, direction)]
-                timed = {entry["contender"]: entry for entry in same}
-                row += [f"{short(spread(timed[path], 1e3).median)} ms" if path in timed else "" for path in PATHS]
-                row.append(ratio(timed["torch"], timed["cpu"]).shown("x") if len(timed) == len(PATHS) else "")
-            rows.append(row)
-    if not rows:
-        return []
-    parts = [f"{direction}: {part}" for direction in BOTH for part in (*PATHS, "gain")]
-    return [
-        "### The hand-written CPU path against the torch path",
+                slow, fast = (entries.get((path, "float32", "eager", direction, point)) for path in PATHS)
+                rows[-1] += [milliseconds(slow), milliseconds(fast), over(slow, fast)]
+    return section(
+        "The hand-written CPU path against the torch path",
         'The same layer, eager, in turns: `nc.backend("torch")` runs its modules under autograd, `nc.backend("cpu")` '
         "the hand-written forward and backward passes. A gain above 1 means that these are faster. J is the number of "
-        "steps.",
-        markdown(["layer", "batch", "J", *parts], rows),
-        *notes([entry for record in records for entry in record["measurements"]]),
-        made(records),
-    ]
+        f"steps. Measured on {made(records)}",
+        ["layer", "batch", "J", *(f"{direction}: {part}" for direction in BOTH for part in (*PATHS, "gain"))],
+        rows,
+    ) + notes([entry for record in records for entry in record["measurements"]])
 
 
 def _panel(axis: Any, record: Record) -> None:
