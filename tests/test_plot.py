@@ -13,6 +13,7 @@ from conftest import small
 from neurocoder.inspect import views
 from test_views import GROWING, TWO, programs
 
+EMPTY = programs(torch.zeros(5, 2, 0).tolist())
 MANY = programs(torch.rand(32, 2, 5).tolist())
 
 
@@ -128,6 +129,8 @@ def test_a_notebook_shows_a_figure_and_settings_stay(trace):
         (lambda: nc.plot.clusters(MANY, torch.zeros(16, 64)), "inputs must have one entry for each input, 32, got 16"),
         (lambda: nc.plot.clusters(MANY, count=2.5), r"count must be a whole number, got 2\.5"),
         (lambda: nc.plot.clusters(MANY._replace(u=MANY.u / 0)), "programs must be finite, got 32 inputs of 32"),
+        (lambda: nc.plot.programs(EMPTY), "programs must be those of a layer with slots, got a layer without any"),
+        (lambda: nc.plot.usage(EMPTY), "programs must be those of a layer with slots, got a layer without any"),
         (lambda: nc.plot.programs(TWO, input=1.5), r"input must be a whole number, the index of an input, got 1\.5"),
         (lambda: nc.plot.drift([{"fc": TWO}, {"fc": TWO}]), "usage must be the programs of one layer, .*, got traces"),
         (lambda: nc.plot.drift(None), "usage must be a sequence, one entry for each moment, got NoneType"),

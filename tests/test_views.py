@@ -34,6 +34,12 @@ def test_attention_is_the_mean_over_components():
     torch.testing.assert_close(views.attention(other, "v"), 2 * views.attention(TWO))
 
 
+def test_a_layer_without_slots_reads_none():
+    none = programs(torch.zeros(5, 2, 0).tolist())
+    assert views.attention(none).shape == views.vectors(none).shape == (5, 0)
+    assert views.attention(none, inputs=1).shape == (1, 0)
+
+
 def test_positions_of_an_input_are_averaged():
     sequence = programs(TWO.u.reshape(1, 2, 2, 3).tolist())
     torch.testing.assert_close(views.attention(sequence), torch.tensor([[0.25, 0.125, 0.15]]))

@@ -88,9 +88,11 @@ def _bar(figure: Any, picture: Any, axis: Any, label: str) -> None:
 
 
 def _first(programs: Any) -> Any:
-    if isinstance(programs, Composition):
-        return programs
-    raise ValueError(f"programs must be those of one layer, such as trace['fc'], got {type(programs).__name__}")
+    if not isinstance(programs, Composition):
+        raise ValueError(f"programs must be those of one layer, such as trace['fc'], got {type(programs).__name__}")
+    if not programs.reads()["u"].shape[-1]:
+        raise ValueError("programs must be those of a layer with slots, got a layer without any")
+    return programs
 
 
 def _labels(labels: Any) -> Tensor | None:
@@ -165,7 +167,8 @@ def programs(programs: Composition, input: int | None = None) -> Figure:
         sigma = sigma.mean(0) if input is None else sigma[input]
         axes[-1].barh(range(len(sigma)), sigma.numpy(), color="#009E73", height=0.7)
         axes[-1].set(ylim=(len(sigma) - 0.5, -0.5), yticks=[], title="singular values σ")
-    figure.suptitle(f"Attention over the slots, {told}", fontsize=10)
+    what = "Attention over the slots" if "s" in heats else "How much each slot is read"
+    figure.suptitle(f"{what}, {told}", fontsize=10)
     return figure
 
 

@@ -52,13 +52,13 @@ def by_input(values: Tensor, own: int, inputs: int | None = None) -> Tensor:
     count = (leading[0] if leading else 1) if inputs is None else inputs
     axes = [axis for axis, size in enumerate(leading) if size == count]
     if count == 1 and leading.numel():  # whatever the dimensions are, all programs are those of the one input
-        return values.reshape(1, -1, *rest).mean(1)
+        return values.reshape(leading.numel(), *rest).mean(0, keepdim=True)
     if count < 1 or not leading.numel() or not axes or (axes[0] and len(axes) > 1):
         which = "several dimensions" if len(axes) > 1 else "no dimension"
         raise ValueError(
             f"inputs must be one dimension of the programs of this call, {tuple(leading)}, got {count}: {which} of them"
         )
-    return values.movedim(axes[0], 0).reshape(count, -1, *rest).mean(1)
+    return values.movedim(axes[0], 0).reshape(count, leading.numel() // count, *rest).mean(1)
 
 
 def _reads(programs: Composition) -> dict[str, Tensor]:

@@ -181,6 +181,21 @@ def test_any_kind_is_seen_by_what_it_says_of_its_programs():
     assert Study(empty, gathered(x, 6)).layer(0) == {"problem": "it has no slots"}
 
 
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_a_core_layer_is_seen_with_its_blend(diagonal):
+    layer, x = nc.CoreLinear(6, 5, core=nc.CoreConfig(slots=3, programs=2, diagonal=diagonal)), torch.randn(8, 6)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    one = valid(Study(nn.Sequential(layer), gathered(x, 8)).inspect(0, 4))
+    programs = layer.programs(x[4:5])
+    torch.testing.assert_close(torch.tensor(one["decides"]), programs.blend[0].detach(), atol=1e-5, rtol=1e-5)
+    core = programs.core[0].detach().abs()
+    expected = core.unsqueeze(0) if diagonal else core
+    torch.testing.assert_close(torch.tensor(one["attention"][0]), expected, atol=1e-5, rtol=1e-5)
+    assert one["titles"] == ["slot of U", "slot of V"]
+    assert one["heads"] is None
+
+
 def test_compiled_models_and_numbers_that_are_not_finite():
     x, labels = inputs()
     x[3] = torch.nan
