@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import neurocoder as nc
-from conftest import small
+from conftest import randomised, small
 
 
 def moved_by(model, dtype, lr=1e-4, steps=10):
@@ -36,6 +36,25 @@ def test_programs_of_a_narrow_base_learn_as_the_warning_says(dtype):
         layer.memory.float(), layer.controller.float()
     assert model[0].R.dtype == dtype
     assert moved_by(model, dtype) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore:programs in torch.bfloat16")
+def test_programs_kept_in_float32_are_loaded_so(tmp_path):
+    def base():
+        return nn.Sequential(nn.Linear(8, 4)).bfloat16().requires_grad_(False)
+
+    model = nc.recode(base(), "0", small())
+    for part in (model[0].memory, model[0].controller):
+        part.float()
+    randomised(model, 0.3)  # numbers that bfloat16 does not hold
+    nc.save(model, tmp_path)
+    other = nc.recode(base(), "0", small())
+    other.load_state_dict(model.state_dict())
+    for loaded in (nc.load(tmp_path, base()), other):
+        assert loaded[0].R.dtype is torch.bfloat16
+        for (name, own), (_, saved) in zip(loaded.named_parameters(), model.named_parameters(), strict=True):
+            assert own.dtype == saved.dtype, name
+            assert torch.equal(own, saved), name
 
 
 def test_one_warning_for_all_layers_and_none_in_float32(recwarn):

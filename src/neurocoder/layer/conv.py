@@ -103,11 +103,9 @@ class CodedConv(CodedLayer):
             return x, self.padding
         margins: list[int] = []
         for i in reversed(range(self.spatial)):
-            if self.padding == "same":
-                total = self.dilation[i] * (self.kernel_size[i] - 1)
-                margins += [total // 2, total - total // 2]
-            else:
-                margins += [0, 0] if isinstance(self.padding, str) else [self.padding[i]] * 2
+            total = self.dilation[i] * (self.kernel_size[i] - 1) if self.padding == "same" else 0
+            total = total if isinstance(self.padding, str) else 2 * self.padding[i]
+            margins += [total // 2, total - total // 2]
         return tnf.pad(x, margins, mode=self.padding_mode), (0,) * self.spatial
 
     def rows(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, torch.Size]:

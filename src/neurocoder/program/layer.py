@@ -133,8 +133,13 @@ class ProgramLayer(CodedLayer):
         return compose(choose(self, rows) if spec is None else spec, self, rows)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """As in any module, but programs without the residual that absorbed them are an error, strict or not."""
+        """As in any module, but programs that were kept in another dtype than R stay so; and without the residual that
+        absorbed them they are an error, strict or not."""
         *_, errors = rest
+        slots, R = state_dict.get(f"{prefix}memory.U"), state_dict.get(f"{prefix}R")
+        if slots is not None and R is not None and slots.dtype != R.dtype:
+            self.memory.to(slots.dtype)
+            self.controller.to(slots.dtype)
         parts = (f"{prefix}memory.", f"{prefix}controller.")
         alone = "R" in self._parameters and f"{prefix}R" not in state_dict
         if alone and any(name.startswith(parts) for name in state_dict):
