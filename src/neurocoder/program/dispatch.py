@@ -130,10 +130,10 @@ def run(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> Any:
     tensors, rows = layer.tensors(spec.fused), rows.contiguous()
     if spec.implementation != "cpu":  # a Triton kernel reads rows from first to last
         tensors = ProgramTensors(*[None if tensor is None else tensor.contiguous() for tensor in tensors])
-    if spec.implementation == "operator":
-        from .kernels.operator import run_operator  # needs Triton
+        if spec.implementation == "operator":
+            from .kernels.operator import run_operator  # needs Triton
 
-        return run_operator(spec, rows, tensors)
+            return run_operator(spec, rows, tensors)
     if spec.needs_backward:
         return ProgramFunction.apply(spec, rows, *tensors)
     outputs, *_ = eager_forward(spec, rows, tensors)
