@@ -105,6 +105,8 @@ def test_the_index_begins_with_the_verdicts(tmp_path):
     page = markdown.index("Results", {Path("toy.md"): "# Toy"}, found.page())
     assert page.index("1 claims: 1 in part.") < page.index("## Errors") < page.index("[Toy](toy.md)")
     assert markdown.index("Results", {}).count("#") == 1, "without claims it is a list"
+    (tmp_path / NAME).unlink()
+    assert claimed(tmp_path, PAPER) == []
 
 
 @pytest.mark.slow
