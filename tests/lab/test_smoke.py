@@ -10,13 +10,13 @@ from neurocoder.lab.experiments import EXPERIMENTS
 
 VARIANTS = {
     "digits": ["linear", "mlp", "J1", "multi-10"],
-    "split": ["mnist-domain-adam-mlp", "mnist-task-ewc-neurocoder", "mnist-class-lwf-mlp"],
+    "split": ["mnist-domain-adam-mlp", "mnist-task-ewc-neurocoder", "mnist-class-lwf-mlp", "mnist-task-adam-mlp-wide"],
     "exact": ["mnist-local", "mnist-slda"],
     "images": [
         *("cifar10-mlp-original", "cifar10-mlp-neurocoder-steered", "cifar10-lenet-neurocoder-conv"),
         *("cifar10-lenet-mixture", "cifar100-densenet-stored-program"),
     ],
-    "atari": ["seaquest-plain", "seaquest-hyper", "seaquest-neurocoder"],
+    "atari": [f"seaquest-{head}" for head in ("plain", "hyper", "neurocoder", "constant", "scaled")],
     "polynomials": ["gru", "hyper", "single-2", "multi", "multi-noise", "multi-doubled"],
 }
 """Every kind of model of each experiment, and every setting."""
