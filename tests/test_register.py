@@ -1,6 +1,7 @@
 """A user's own kind of layer, taught to `recode` by `register`."""
 
 import copy
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import ClassVar
@@ -154,7 +155,12 @@ def rename_saved(folder, kind):
         config = json.loads(content.metadata()["neurocoder"])
     for layer in config["layers"].values():
         layer["config"]["kind"] = kind
-    save_file(load_file(file), file, {"neurocoder": json.dumps(config)})
+    del config["digest"]
+    text = json.dumps(config, indent=2)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    signed = f'{text.removesuffix(chr(10) + "}")},\n  "digest": "{digest}"\n}}'
+    save_file(load_file(file), file, {"neurocoder": signed})
+    (folder / "neurocoder.json").write_text(signed)
 
 
 def saved_kind(folder):

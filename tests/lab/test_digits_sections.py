@@ -98,7 +98,7 @@ def test_the_error_table_has_a_row_for_each_variant_beside_the_papers_parameters
     rows = {row[1]: row for row in table.rows}
     assert list(rows) == list(VARIANTS)
     assert all(len(row) == len(table.headings) for row in table.rows)
-    assert rows["linear"][2:5] == [7000, 7800, Estimate([7.4, 7.5, 7.6000000000000005])]
+    assert rows["linear"][2:5] == [7000, 7800, Estimate([7.4, 7.5, 7.6000000000000005], lowest=0)]
     assert rows["J5"][3] == 7300
     assert rows[BEST][3] is None
     assert "(chosen)" in rows[BEST][0]
