@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ..layer.config import Config
-from ..layer.start import affine_start, plain_weight
+from ..layer.start import affine, affine_start, plain_weight
 from .conditional import ConditionalLinear, Options
 
 
@@ -47,14 +47,7 @@ class HyperLinear(ConditionalLinear):
 
     config_type = HyperConfig
     config: HyperConfig
-    parts = {
-        "base": "main",
-        "hidden_weight": "controller",
-        "hidden_bias": "controller",
-        "scale_weight": "controller",
-        "scale_bias": "controller",
-        "bias": "main",
-    }
+    parts = dict.fromkeys(("hidden_weight", "hidden_bias", "scale_weight", "scale_bias"), "controller")
 
     def __init__(
         self,
@@ -73,10 +66,8 @@ class HyperLinear(ConditionalLinear):
     def build(self, options: dict[str, Any]) -> None:
         hidden = self.config.hidden
         self.base = nn.Parameter(torch.empty(self.weight_shape, **options))
-        self.hidden_weight = nn.Parameter(torch.empty(hidden, self.control_width, **options))
-        self.hidden_bias = nn.Parameter(torch.empty(hidden, **options))
-        self.scale_weight = nn.Parameter(torch.empty(self.out_features, hidden, **options))
-        self.scale_bias = nn.Parameter(torch.empty(self.out_features, **options))
+        self.hidden_weight, self.hidden_bias = affine(self.control_width, hidden, **options)
+        self.scale_weight, self.scale_bias = affine(hidden, self.out_features, **options)
 
     def start(self) -> None:
         """Start the base like a plain layer's weight and the small network's last layer at zero: all scales are one."""

@@ -93,7 +93,7 @@ class MixtureLinear(BlendedLinear):
 
     config_type = MixtureConfig
     config: MixtureConfig
-    parts = {"bank": "memory", "gating_weight": "controller", "noise_weight": "controller", "bias": "main"}
+    parts = {"bank": "memory", "gating_weight": "controller", "noise_weight": "controller"}
 
     balance_loss: Tensor | None = None
     """`CV(importance)^2 + CV(load)^2` of the last forward; None if that was in eval mode.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, softplus
 
 from ..layer.config import Config
-from ..layer.start import affine_start
+from ..layer.start import affine, affine_start
 from .blend import BlendedLinear
 from .conditional import Options
 
@@ -47,13 +47,7 @@ class StoredProgramLinear(BlendedLinear):
 
     config_type = StoredProgramConfig
     config: StoredProgramConfig
-    parts = {
-        "bank": "memory",
-        "keys": "memory",
-        "query_weight": "controller",
-        "query_bias": "controller",
-        "bias": "main",
-    }
+    parts = {"bank": "memory", "keys": "memory", "query_weight": "controller", "query_bias": "controller"}
     undecayed = ("keys",)
 
     def __init__(
@@ -71,8 +65,7 @@ class StoredProgramLinear(BlendedLinear):
         self.bank = nn.Parameter(torch.empty(programs, *self.weight_shape, **options))
         self.keys = nn.Parameter(torch.empty(programs, key_dim, **options))
         # The query, followed by the strength beta before the softplus.
-        self.query_weight = nn.Parameter(torch.empty(key_dim + 1, self.control_width, **options))
-        self.query_bias = nn.Parameter(torch.empty(key_dim + 1, **options))
+        self.query_weight, self.query_bias = affine(self.control_width, key_dim + 1, **options)
 
     def start(self) -> None:
         """Keys from a normal distribution, the query network like `nn.Linear`, then the bank."""
