@@ -47,17 +47,13 @@ class GrowingLinear(CodedLinear, GrowingLayer):
     ) -> None:
         super().__init__(in_features, out_features, bias, growing, control_dim=control_dim, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        control = self.resolve_control(control)
-        rows, leading = self.rows(x, control)
-        self.record_programs(x, control)
+    def outputs(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
         (reading, z), grouped, memory = self.find(rows), self.grouped(x, rows, leading), self.memory
         dtype = kernel_dtype(reading, grouped, memory.U)
         if dtype is None:
-            y = self.execute(grouped, self.active(reading, z))
-        else:
-            from .kernels import Execution
+            return self.execute(grouped, self.active(reading, z))
+        from .kernels import Execution
 
-            slots = memory.U, memory.V, self.R, self.bias, reading.slots, reading.share
-            y = Execution.apply(grouped.squeeze(1), *slots, dtype, self.make_stats(reading, z))
-        return y.reshape(*x.shape[:-1], self.out_features)
+        slots = memory.U, memory.V, self.R, self.bias, reading.slots, reading.share
+        y: Tensor = Execution.apply(grouped.squeeze(1), *slots, dtype, self.make_stats(reading, z))
+        return y
