@@ -272,7 +272,7 @@ def test_looks_for_optimisers_are_few(looks):
 
 def test_layers_share_a_look(monkeypatch):
     asked, real = [], gc.get_objects
-    monkeypatch.setattr(guard.gc, "get_objects", lambda: asked.append(1) or real())
+    monkeypatch.setattr(gc, "get_objects", lambda: asked.append(1) or real())
     model = nn.Sequential(*[GrowingLinear(7, 7, growing=small()) for _ in range(5)])
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     with refused():

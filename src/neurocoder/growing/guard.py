@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from ..ops.optimisers import held, live_optimisers
 from ..ops.torch_private import current_backward
 
 _latest: tuple[int, list[ref[Optimizer]]] = (-1, [])
@@ -87,9 +86,8 @@ class StepGuard:
             handle.remove()
         self._refusing = []
         for optimiser in _optimisers():
-            with suppress(Exception):  # of a half-built optimiser, or one with other kinds of groups
-                if self._holds(optimiser):
-                    self._refuse_steps_of(optimiser)
+            if self._holds(optimiser):
+                self._refuse_steps_of(optimiser)
 
     def _refuse_steps_of(self, optimiser: Optimizer) -> None:
         self._refusing.append(optimiser.register_step_pre_hook(self._before_step))
@@ -99,8 +97,7 @@ class StepGuard:
         memory = self._memory()
         if memory is None or optimiser is self.allowed:
             return False
-        banks = {id(bank) for bank in memory.parameters()}
-        return any(id(parameter) in banks for group in optimiser.param_groups for parameter in group["params"])
+        return bool(held(optimiser, [id(bank) for bank in memory.parameters()]))
 
     def _before_step(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
         memory = self._memory()
@@ -123,5 +120,5 @@ def _optimisers() -> list[Optimizer]:
     global _latest
     number = current_backward()
     if _latest[0] != number:
-        _latest = number, [ref(thing) for thing in gc.get_objects() if issubclass(type(thing), Optimizer)]
+        _latest = number, [ref(optimiser) for optimiser in live_optimisers()]
     return [optimiser for each in _latest[1] if (optimiser := each()) is not None]

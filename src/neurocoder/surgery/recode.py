@@ -5,15 +5,14 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from ..layer.base import CodedLayer, coded_layers
 from ..layer.config import Config
 from ..ops.compiled import uncompiled
+from ..ops.optimisers import held, live_optimisers
 from .plan import plan
 from .targets import Model, Targets, overview, prefixes
 
@@ -100,11 +99,11 @@ def warn_of_optimisers(model: nn.Module, replaced: Iterable[tuple[str, ...]], ca
     if not leaving or not _holders(leaving):
         return
     gc.collect()  # an unreachable optimiser may survive in a reference cycle
-    held = [f"{optimiser} holds {overview(names, 3)}" for optimiser, names in _holders(leaving)]
-    if held:
+    holders = [f"{optimiser} holds {overview(names, 3)}" for optimiser, names in _holders(leaving)]
+    if holders:
         warnings.warn(
             f"{call} replaces parameters that an optimiser holds, which would not train the new ones: "
-            f"{'; '.join(held)}. Make the optimiser after {call}",
+            f"{'; '.join(holders)}. Make the optimiser after {call}",
             UserWarning,
             stacklevel=3,
         )
@@ -112,11 +111,5 @@ def warn_of_optimisers(model: nn.Module, replaced: Iterable[tuple[str, ...]], ca
 
 def _holders(parameters: dict[int, str]) -> list[tuple[str, list[str]]]:
     """The live optimisers that hold some of these parameters, by class name, and which ones they hold."""
-    found = []
-    for thing in gc.get_objects():  # 0.1 s with transformers loaded
-        if issubclass(type(thing), Optimizer):
-            with suppress(Exception):  # of a half-built optimiser, or one with other kinds of groups
-                held = [id(one) for group in thing.param_groups for one in group["params"]]
-                if names := [parameters[one] for one in held if one in parameters]:
-                    found.append((type(thing).__name__, names))
-    return found
+    each = [(type(one).__name__, [parameters[key] for key in held(one, parameters)]) for one in live_optimisers()]
+    return [(kind, names) for kind, names in each if names]
