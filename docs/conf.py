@@ -17,6 +17,7 @@ from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 from neurocoder.lab import cli
+from neurocoder.lab.report import markdown
 from neurocoder.version import __version__
 
 project = "neurocoder"
@@ -140,10 +141,14 @@ def read_page(app: Sphinx, page: str, source: list[str]) -> None:
         return f"[{text}]({os.path.relpath(target, here)}{anchor})"
 
     source[0] = LINK.sub(moved, source[0])
+    below = [Path(part).stem for part in markdown.parts(source[0])]
     if Path(page).name == "README":  # as `neurocoder report` wrote it: the pages beside it go below it
-        beside = sorted(path.stem for path in here.glob("*.md") if path.stem != "README")
-        below = sorted(f"{path.parent.name}/README" for path in here.glob("*/README.md"))
-        source[0] += "\n".join(["", ":::{toctree}", ":hidden:", "", *beside, *below, ":::", ""])
+        texts = {path.stem: path.read_text("utf-8") for path in sorted(here.glob("*.md"))}
+        parts = {Path(part).stem for text in texts.values() for part in markdown.parts(text)}
+        below = [name for name in texts if name != "README" and name not in parts]
+        below += sorted(f"{path.parent.name}/README" for path in here.glob("*/README.md"))
+    if below:
+        source[0] += "\n".join(["", ":::{toctree}", ":hidden:", "", *below, ":::", ""])
 
 
 def add_explorer(app: Sphinx, failure: Exception | None) -> None:

@@ -84,7 +84,7 @@ def test_columns_of_numbers_are_told_from_words():
 
 
 def test_markdown_shows_every_cell_as_it_is():
-    page = markdown.page([CHAPTER])
+    page = markdown.pages([CHAPTER])["toy"]
     assert "| linear \\| plain | 7,850 | 7.20 ± 0.20 (6.70 to 7.70, n=3) | 8.4 | x \\< y \\[z\\] |" in page
     assert "| H3_J5 \\*best\\* | 7,176 | 5.50 (n=1) | – | – |" in page
     assert "| `mlp` | – | – | 93.5 | 200-32-10 |" in page
@@ -109,7 +109,7 @@ def test_html_escapes_and_embeds():
     assert page.count('<td class="number">–</td>') == 4
     assert page.count('src="data:image/svg+xml;base64,') == 1
     assert 'href="#toy-best-1"' in page
-    assert page.index("<figure>") < page.index("<table>") < page.index("<details>")
+    assert page.index("<table>") < page.index("<figure>") < page.index("<details>")  # the result comes first
     assert 'id="toy-best-1"' in page
 
 
@@ -279,6 +279,36 @@ def test_report_writes_pages_and_figures(toy, tmp_path, capsys):
     report.main(replace(options, presets=("paper",)))
     assert "Preset best" not in written["toy.md"].read_text()
     assert {path.name for path in own.parent.iterdir()} == {"toy-paper-curve.png", "own.png"}
+
+
+def test_a_part_with_a_page_of_its_own_has_all_presets_there(toy, tmp_path, monkeypatch, capsys):
+    sections = Toy.sections
+
+    def apart(self, records, paper):
+        (found,) = sections(self, records, paper)
+        apart = [
+            replace(found, title=f"Task {one}", page=one, plots=found.plots if one == "b" else []) for one in parts
+        ]
+        return [replace(found, plots=[]), *apart]
+
+    monkeypatch.setattr(Toy, "sections", apart)
+    write(tmp_path / "in", record(), record(preset="paper"))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    options = report.Options(tmp_path / "in", folder)
+    (folder / "toy-own.md").write_text("# Not the report's\n")
+    parts = ["a", "b"]
+    report.main(options)
+    own, page = (folder / "toy.md").read_text(), (folder / "toy-b.md").read_text()
+    assert "- [Task a](toy-a.md): paper, best\n- [Task b](toy-b.md): paper, best\n\n" in own
+    assert (own.count("### Found"), own.count("Task a")) == (2, 1)
+    assert page.startswith("# Task b\n")
+    assert page.index("## Preset paper") < page.index("| J5 |") < page.index("![") < page.index("## Preset best")
+    index = (folder / "README.md").read_text()
+    assert re.findall(r"\]\((.*)\)", index) == ["toy-own.md", "toy.md"]  # parts are reached from their page
+    parts = ["a"]
+    report.main(options)
+    assert {path.name for path in folder.glob("*.md")} == {"README.md", "toy.md", "toy-a.md", "toy-own.md"}
 
 
 def test_an_own_experiment_is_run_by_the_name_it_was_given(tmp_path, monkeypatch, capsys):

@@ -211,14 +211,20 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path, verdic
     for path, png in figures.items():
         write(path, png)
     for name in {chapter.experiment for chapter in chapters}:
-        page = target / f"{name}.md"
-        earlier = markdown.figures(page.read_text()) if page.is_file() else []
-        write(page, markdown.page([chapter for chapter in chapters if chapter.experiment == name]))
-        for figure in earlier:
-            if target / figure not in figures.keys() | undrawn:
-                (target / figure).unlink(missing_ok=True)
-    pages = sorted([*target.glob("*.md"), *target.glob("*/README.md")])
-    links = {page.relative_to(target): page.read_text().partition("\n")[0] for page in pages}
+        made = markdown.pages([chapter for chapter in chapters if chapter.experiment == name])
+        earlier = [page for page in (target / f"{name}.md",) if page.is_file()]
+        earlier += [target / part for page in earlier for part in markdown.parts(page.read_text())]
+        for page in filter(Path.is_file, earlier):
+            for figure in markdown.figures(page.read_text()):
+                if target / figure not in figures.keys() | undrawn:
+                    (target / figure).unlink(missing_ok=True)
+            if page.stem not in made:
+                page.unlink()
+        for key, shown in made.items():
+            write(target / f"{key}.md", shown)
+    texts = {page: page.read_text() for page in sorted([*target.glob("*.md"), *target.glob("*/README.md")])}
+    parts = {page.parent / part for page, shown in texts.items() for part in markdown.parts(shown)}
+    links = {page.relative_to(target): shown.partition("\n")[0] for page, shown in texts.items() if page not in parts}
     links.pop(Path("README.md"), None)
     write(
         target / "README.md",

@@ -69,9 +69,10 @@ def contents(chapters: Sequence[Chapter]) -> Iterator[str]:
 def part(section: Section, chapter: Chapter, place: str) -> Iterator[str]:
     """One section."""
     yield f'<h3 id="{place}">{words(section.title)}</h3>'
-    yield from (figure(chapter.pictures[plot.name], plot.caption) for plot in section.plots)
     yield from (f"<p>{words(paragraph)}</p>" for paragraph in section.text)
-    yield from map(grid, section.tables)
+    yield from map(grid, section.tables[:1])
+    yield from (figure(chapter.pictures[plot.name], plot.caption) for plot in section.plots)
+    yield from map(grid, section.tables[1:])
 
 
 def page(chapters: Sequence[Chapter], facts: dict[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .cells import LEGEND, excludes_zero, numeric, text
@@ -12,6 +13,9 @@ from .sections import Cell, Section, Table
 
 SPECIAL = re.compile(r"(`[^`]*`)|([\\*<~\[\]`]|(?<![^\W_])_|_(?![^\W_]))")
 """Code, which is left as it is, or a character that is Markdown syntax; `_` inside a word is not."""
+
+PARTS = "By part, each with the presets that were run:"
+"""Stands before the links to pages of parts."""
 
 
 def escape(words: str) -> str:
@@ -34,20 +38,26 @@ def grid(table: Table) -> list[str]:
 
 
 def section(content: Section, pictures: Mapping[str, Picture]) -> list[str]:
-    """Blocks of one section. Figures are PNG here; the HTML page has them as SVG, which take as much again."""
-    blocks = [f"### {escape(content.title)}"]
+    """Blocks of one section: its first table, which has the result, then figures, then what explains it.
+
+    Figures are PNG here; the HTML page has them as SVG, which take as much again.
+    """
+    blocks = [] if content.page else [f"### {escape(content.title)}"]
+    blocks += map(escape, content.text)
+    for table in content.tables[:1]:
+        blocks += grid(table)
     for plot in content.plots:
         stem, caption = f"images/{pictures[plot.name].stem}", escape(plot.caption)
         blocks += [f"![{caption}]({stem}.png)", f"*{caption}*"]
-    blocks += map(escape, content.text)
-    for table in content.tables:
+    for table in content.tables[1:]:
         blocks += grid(table)
     return blocks
 
 
-def page(chapters: Sequence[Chapter]) -> str:
-    """One experiment's page."""
-    blocks = [f"# {escape(chapters[0].title)}", f"Built from the records by `neurocoder report`. {LEGEND}"]
+def page(title: str, chapters: Sequence[Chapter], links: Sequence[str] = ()) -> str:
+    """One page: links to others, then what each preset gave."""
+    blocks = [f"# {escape(title)}", f"Built from the records by `neurocoder report`. {LEGEND}"]
+    blocks += ["\n".join(links)] if links else []
     for chapter in chapters:
         blocks.append(f"## Preset {escape(chapter.preset)}")
         blocks += [f"**Note.** {escape(line)}" for line in chapter.warnings]
@@ -57,9 +67,37 @@ def page(chapters: Sequence[Chapter]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def pages(chapters: Sequence[Chapter]) -> dict[str, str]:
+    """An experiment's pages by name: its own, which links to the others, and one for each part that has its own."""
+    name, title = chapters[0].experiment, chapters[0].title
+    apart: dict[str, list[Chapter]] = {}
+    for chapter in chapters:
+        for part in chapter.sections:
+            if part.page:
+                apart.setdefault(f"{name}-{part.page}", []).append(replace(chapter, sections=[part]))
+    whole = [
+        replace(chapter, sections=rest)
+        for chapter in chapters
+        if (rest := [part for part in chapter.sections if not part.page])
+    ]
+    titles = {key: own[0].sections[0].title for key, own in apart.items()}
+    links = [
+        f"- [{escape(titles[key])}]({key}.md): {', '.join(escape(chapter.preset) for chapter in own)}"
+        for key, own in apart.items()
+    ]
+    shown = [f"{PARTS}\n", *links] if links else []
+    return {name: page(title, whole, shown), **{key: page(titles[key], own) for key, own in apart.items()}}
+
+
 def figures(shown: str) -> list[str]:
     """The figures that a page shows, as paths from its folder."""
     return re.findall(r"\]\((images/[\w.-]+\.png)\)", shown)
+
+
+def parts(shown: str) -> list[str]:
+    """The pages of its parts that a page links to, by file name."""
+    listed = shown.partition(f"\n{PARTS}\n\n")[2].partition("\n\n")[0]
+    return re.findall(r"^- \[.*\]\(([\w.-]+\.md)\)", listed, re.MULTILINE)
 
 
 def index(title: str, pages: Mapping[Path, str], claims: Sequence[str] = ()) -> str:

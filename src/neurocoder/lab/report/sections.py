@@ -63,3 +63,5 @@ class Section:
     """Paragraphs: what is measured. What was found is in tables and figures."""
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
+    page: str = ""
+    """Of a part that has a page of its own, over all presets: what the name of its file adds to the experiment's."""

@@ -72,6 +72,7 @@ def section(dataset: str, scenario: str, records: Sequence[Record], stated: Mapp
         text=[TEXTS[scenario]],
         tables=[accuracy_table(records, stated), detail_table(records), *erased_table(records)],
         plots=drawings,
+        page=name,
     )
 
 
