@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, from_numpy, nn
 from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from ..ops.compiled import run_uncompiled
 
 DATA = "a tensor, a tuple of arguments, a dictionary of keyword arguments, a data set, or an iterable of these"
 BATCH = 64
@@ -63,6 +67,41 @@ def calls(data: Any, limit: int | None = None) -> Iterator[Call]:
             yield Call((), {str(name): _tensor(value) for name, value in found.items()})
         else:
             raise ValueError(f"data must be {DATA}, got a batch that is {type(batch).__name__}: wrap it as (batch,)")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode; afterwards every module has its own again."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def pass_through(model: nn.Module, data: Any, layers: Iterable[Any], see: Callable[..., None]) -> Call | None:
+    """Pass data through a model once, in eval mode and without gradients; returns the first call, if there is any.
+
+    Args:
+        model: any module.
+        data: as in `calls`.
+        layers: the modules in it to look at.
+        see: `see(layer, args, kwargs)` is called after each call of one of them.
+    """
+    handles = [one.register_forward_hook(lambda *seen: see(*seen[:3]), with_kwargs=True) for one in layers]
+    first = None
+    try:
+        with evaluating(model), torch.no_grad(), run_uncompiled():
+            for call in calls(data):
+                require_fit(model, call)
+                first = first or call
+                model(*call.args, **call.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return first
 
 
 def _collated(data: Any, limit: int | None) -> Iterator[Any]:

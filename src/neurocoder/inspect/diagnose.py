@@ -17,7 +17,7 @@ from ..layer.checks import require_module, require_scalar
 from ..layer.control import control as steer_by
 from ..ops.compiled import run_uncompiled, uncompiled
 from ..surgery.targets import type_name
-from .data import Call, calls, require_data, require_fit
+from .data import Call, evaluating, pass_through, require_data
 from .views import attention
 
 SAMPLE = 64
@@ -178,45 +178,27 @@ def diagnose(
     layers = coded_layers(inner)
     if not layers:
         raise ValueError("model must have coded layers to diagnose, found none: use nc.recode first")
-    seen = {name: _Seen() for name in layers}
+    seen = {layer: _Seen() for layer in layers.values()}
     shares: dict[str, float] = {}
-
-    def hook(name: str) -> Callable[..., None]:
-        return lambda layer, args, kwargs, _: seen[name].call(layer, args, kwargs)
-
     with nullcontext() if control is None else steer_by(inner, control), _unchanged(inner), run_uncompiled():
-        handles = [layer.register_forward_hook(hook(name), with_kwargs=True) for name, layer in layers.items()]
-        first: Call | None = None
-        try:
-            with torch.no_grad():
-                for call in calls(x):
-                    require_fit(inner, call)
-                    first = call if first is None else first
-                    inner(*call.args, **call.kwargs)
-        finally:
-            for handle in handles:
-                handle.remove()
+        first = pass_through(inner, x, seen, lambda layer, args, kwargs: seen[layer].call(layer, args, kwargs))
         if first is None:
             raise ValueError("x must have at least one batch, got none")
         if loss is not None:
             shares = _auxiliary_shares(inner, layers, first, loss)
         with torch.no_grad():
-            return Diagnosis({name: _row(name, one, seen[name], shares.get(name)) for name, one in layers.items()})
+            return Diagnosis({name: _row(name, one, seen[one], shares.get(name)) for name, one in layers.items()})
 
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
     """Eval mode; afterwards modes, random numbers and what layers remember of a call are as before."""
-    modes = [(module, module.training) for module in model.modules()]
     kept = [(layer, dict(vars(layer))) for layer in coded_layers(model).values()]
     cuda = {p.device for p in model.parameters() if p.is_cuda}
     try:
-        with torch.random.fork_rng(sorted(cuda, key=str)):
-            model.eval()
+        with torch.random.fork_rng(sorted(cuda, key=str)), evaluating(model):
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
         for layer, state in kept:
             for name in vars(layer).keys() - state.keys():
                 del vars(layer)[name]

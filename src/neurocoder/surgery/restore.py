@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..distributed import wrapper_conflict
-from ..inspect.data import calls, require_data, require_fit
+from ..inspect.data import pass_through, require_data
 from ..layer.base import CodedLayer, each_coded_layer
 from ..layer.checks import require_module
 from ..layer.control import control as steer_by
-from ..ops.compiled import run_uncompiled, uncompiled
+from ..ops.compiled import uncompiled
 from .clients import hooks
 from .recode import swap
 from .registry import as_template
@@ -137,26 +137,14 @@ def _mean_programs(model: nn.Module, layers: dict[CodedLayer, str], data: Any) -
     sums: dict[CodedLayer, list[Tensor]] = {}
     counts: dict[CodedLayer, int] = dict.fromkeys(layers, 0)
 
-    def collect(layer: CodedLayer, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+    def collect(layer: CodedLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         means, count = _mean_program(layer, *args, **kwargs)
         if count:
             parts = [count * mean.to(torch.promote_types(mean.dtype, torch.float32)) for mean in means]
             sums[layer] = [a + b for a, b in zip(sums[layer], parts, strict=True)] if layer in sums else parts
             counts[layer] += count
 
-    handles = [layer.register_forward_hook(collect, with_kwargs=True) for layer in layers]
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), run_uncompiled():
-            for call in calls(data):
-                require_fit(model, call)
-                model(*call.args, **call.kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in modes:
-            module.training = mode
+    pass_through(model, data, layers, collect)
     idle = [name for layer, name in layers.items() if counts[layer] == 0]
     if idle:
         raise ValueError(
