@@ -124,6 +124,8 @@ def test_the_lab_imports_public_names_only():
         ("ops", KINDS, set()),
         *[(kind, tuple(other for other in KINDS if other != kind), set()) for kind in KINDS],
         ("surgery", KINDS, set()),
+        ("inspect", KINDS, set()),
+        ("training.py", KINDS, set()),
     ],
 )
 def test_a_kind_knows_no_other_kind_and_what_is_below_knows_none(folder, forbidden, exceptions):

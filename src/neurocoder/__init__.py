@@ -43,6 +43,7 @@ from .program import (
     ProgramMemory,
     Programs,
     Start,
+    orthogonal_loss,
 )
 from .steering import ControlEmbedding, Steered, fit_control, load_control, save_control, steer
 from .surgery.plan import Plan, plan
@@ -50,7 +51,7 @@ from .surgery.recode import recode
 from .surgery.registry import register
 from .surgery.restore import restore
 from .trainer import TrainerMixin
-from .training import auxiliary_loss, count_parameters, orthogonal_loss, parameter_groups
+from .training import auxiliary_loss, count_parameters, parameter_groups
 from .version import __version__
 
 __all__ = [

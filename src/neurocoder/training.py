@@ -12,48 +12,25 @@ from torch import Tensor, nn
 
 from .layer.base import CodedLayer, each_coded_layer
 from .layer.checks import require_module
-from .program.dispatch import fuses_orthogonality
-from .program.layer import ProgramLayer
-from .program.memory import ProgramMemory, unsharded
 from .surgery.clients import warn_of_peft
 
 PARTS = ("memory", "controller", "residual", "main")
 
 
-def _layers(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:
+def layers_of(modules: tuple[nn.Module, ...]) -> list[CodedLayer]:
     """The coded layers of these modules, each once."""
     for module in modules:
         require_module("each of modules", module)
     return list(each_coded_layer(*modules))
 
 
-def _sum(terms: list[Tensor], modules: Sequence[nn.Module]) -> Tensor:
+def total(terms: list[Tensor], modules: Sequence[nn.Module]) -> Tensor:
     """The sum of scalars, on the device of the modules' first parameter."""
     device = next((parameter.device for module in modules for parameter in module.parameters()), None)
     if not terms:
         return torch.zeros((), device=device)
     terms = [term.to(device) for term in terms]
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
-
-
-def _orthogonal_losses(weighted: Sequence[tuple[ProgramMemory, float]]) -> list[Tensor]:
-    """The terms of `sum_i weight_i L_o(memory_i)`; on a GPU, all memories with one device and dtype form one term."""
-    terms: list[Tensor] = []
-    together: dict[tuple[torch.device, torch.dtype], list[tuple[ProgramMemory, float]]] = {}
-    for memory, weight in weighted:
-        is_ours = type(memory).orthogonal_loss is ProgramMemory.orthogonal_loss
-        if is_ours and fuses_orthogonality(memory.U, memory.V):
-            together.setdefault((memory.U.device, memory.U.dtype), []).append((memory, weight))
-        else:
-            loss = memory.orthogonal_loss()
-            terms.append(loss if weight == 1 else weight * loss)
-    if together:
-        from .program.kernels.orthogonality import OrthogonalLoss
-
-        for group in together.values():
-            slots = [unsharded(tensor) for memory, _ in group for tensor in (memory.U, memory.V)]
-            terms.append(OrthogonalLoss.apply([weight for _, weight in group], *slots))
-    return terms
 
 
 def auxiliary_loss(*modules: nn.Module) -> Tensor:
@@ -76,26 +53,11 @@ def auxiliary_loss(*modules: nn.Module) -> Tensor:
         >>> torch.equal(nc.auxiliary_loss(*layers), nc.auxiliary_loss(model))
         True
     """
-    layers, terms, weighted = _layers(modules), [], []
+    layers = layers_of(modules)
+    kinds: dict[Any, list[CodedLayer]] = {}
     for layer in layers:
-        if isinstance(layer, ProgramLayer) and type(layer).auxiliary_loss is ProgramLayer.auxiliary_loss:
-            if layer.config.orthogonality > 0:
-                weighted.append((layer.memory, layer.config.orthogonality))
-        else:
-            terms.append(layer.auxiliary_loss())
-    return _sum(terms + _orthogonal_losses(weighted), layers or modules)
-
-
-def orthogonal_loss(*modules: nn.Module) -> Tensor:
-    """`L_o` itself, summed over the program layers, each once.
-
-    Example:
-        >>> layer = nc.Linear(8, 8, program=nc.ProgramConfig(slots=4, least_used=2))
-        >>> bool(nc.orthogonal_loss(layer) < 1e-4)  # slots start orthonormal
-        True
-    """
-    layers = [layer for layer in _layers(modules) if isinstance(layer, ProgramLayer)]
-    return _sum(_orthogonal_losses([(layer.memory, 1.0) for layer in layers]), layers or modules)
+        kinds.setdefault(layer.auxiliary_losses, []).append(layer)
+    return total([term for losses, group in kinds.items() for term in losses(group)], layers or modules)
 
 
 def _owners(model: nn.Module) -> dict[int, tuple[CodedLayer, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -325,6 +325,11 @@ class CodedLayer(nn.Module):
     def auxiliary_loss(self) -> Tensor:
         """What this layer adds to the training loss, already weighted."""
         return self.prototype.new_zeros(())
+
+    @staticmethod
+    def auxiliary_losses(layers: Sequence[Any]) -> list[Tensor]:
+        """The terms of the auxiliary losses of several layers of this kind, which may join them."""
+        return [layer.auxiliary_loss() for layer in layers]
 
     @classmethod
     def from_plain(cls, plain: Any, config: Any, *, control_dim: int | None = None) -> Self:

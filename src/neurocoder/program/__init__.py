@@ -13,6 +13,7 @@ from .conv import Conv1d, Conv2d
 from .layer import ProgramLayer, Programs
 from .linear import Linear
 from .memory import ProgramMemory
+from .orthogonality import orthogonal_loss
 
 for _plain, _coded in ((nn.Linear, Linear), (nn.Conv1d, Conv1d), (nn.Conv2d, Conv2d)):
     register(_plain, _coded)
@@ -27,4 +28,5 @@ __all__ = [
     "ProgramMemory",
     "Programs",
     "Start",
+    "orthogonal_loss",
 ]

@@ -16,6 +16,7 @@ from .config import ProgramConfig
 from .controller import ProgramController
 from .dispatch import choose, compose
 from .memory import ProgramMemory
+from .orthogonality import orthogonal_losses
 from .start import constant_program, start
 from .tensors import IN_CONTROLLER, IN_MEMORY, CallSpec, ProgramTensors
 
@@ -182,6 +183,13 @@ class ProgramLayer(CodedLayer):
         if self.config.orthogonality == 0:
             return self.memory.U.new_zeros(())
         return self.config.orthogonality * self.memory.orthogonal_loss()
+
+    @staticmethod
+    def auxiliary_losses(layers: Sequence[Any]) -> list[Tensor]:
+        own = [layer for layer in layers if type(layer).auxiliary_loss is not ProgramLayer.auxiliary_loss]
+        joined = [layer for layer in layers if type(layer).auxiliary_loss is ProgramLayer.auxiliary_loss]
+        weighted = [(layer.memory, layer.config.orthogonality) for layer in joined if layer.config.orthogonality > 0]
+        return CodedLayer.auxiliary_losses(own) + orthogonal_losses(weighted)
 
     def advice(self) -> str | None:
         dtype = self.memory.U.dtype
