@@ -111,6 +111,31 @@ def test_gradients_twice(kind, steered):
     assert torch.autograd.gradgradcheck(layer, (x, *z), atol=1e-4)
 
 
+def test_the_backward_by_hand_serves_what_it_can_and_is_the_one_of_autograd():
+    """Elsewhere autograd does: with hooks on the reader, or under `nc.backend("torch")`."""
+    layer = randomised(build("linear", steered=False, d_out=17)[0])
+    calls, x = [], torch.randn(6, 7, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+
+    def names(y):
+        seen, todo = set(), [y.grad_fn]
+        while todo:
+            node = todo.pop()
+            seen.add(node.name())
+            todo += [following for following, _ in node.next_functions if following is not None]
+        return seen
+
+    assert "BoundedProgramsBackward" in names(layer(x))
+    found = torch.autograd.grad(layer(x).square().sum(), leaves)
+    layer.reader.register_forward_hook(lambda *_: calls.append(1))
+    assert "BoundedProgramsBackward" not in names(layer(x))
+    assert calls
+    torch.testing.assert_close(found, torch.autograd.grad(layer(x).square().sum(), leaves))
+    other = build("linear", steered=False, d_out=17)[0]
+    with nc.backend("torch"):
+        assert "BoundedProgramsBackward" not in names(other(x))
+
+
 # How a layer starts.
 
 

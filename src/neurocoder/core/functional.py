@@ -99,11 +99,15 @@ def unit_rows(U: Tensor) -> Tensor:
     return U / _norm(U, 1).to(U.dtype)
 
 
+def slot_bounds(V: Tensor, R: Tensor, d_in: int) -> tuple[float, Tensor]:
+    """s, and the most that the norm of `s V^` may be: a share of the residual's, which is a constant."""
+    return min(1.0, math.sqrt(SHARE * d_in / len(V))), RHO * _norm(R.detach())
+
+
 def bounded_slots(V: Tensor, R: Tensor, d_in: int) -> Tensor:
-    """`s V^` (P, d_out), with the residual's norm as a constant."""
-    s = min(1.0, math.sqrt(SHARE * d_in / len(V)))
-    most = RHO / s * _norm(R.detach())
-    return V * torch.rsqrt(1 / s**2 + V.square().sum(dtype=most.dtype) / (s * most).square()).to(V.dtype)
+    """`s V^` (P, d_out)."""
+    s, most = slot_bounds(V, R, d_in)
+    return V * torch.rsqrt(1 / s**2 + V.square().sum(dtype=most.dtype) / most.square()).to(V.dtype)
 
 
 def singular_values(core: Tensor, U: Tensor, V: Tensor) -> Tensor:

@@ -7,9 +7,13 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..layer.linear import CodedLinear
+from ..ops.backend import chosen, is_traced
+from ..ops.torch_private import has_global_hooks, has_hooks, is_transformed
 from . import functional as F
+from .backward import BoundedPrograms
 from .config import CoreConfig
 from .layer import CoreLayer
+from .reader import CoreReader
 
 
 class CoreLinear(CodedLinear, CoreLayer):
@@ -62,13 +66,32 @@ class CoreLinear(CodedLinear, CoreLayer):
             return super().forward(x, control)
         rows, _ = self.rows(x, self.resolve_control(control))
         self.record_programs(x, control)
-        memory, R, gate = self.memory, self.residual, self.reader.residual_gate(rows)
-        y, bias = linear(rows, R, self.bias if gate is None else None), None if gate is None else self.bias
+        R, bias, gate = self.residual, self.bias, self.reader.residual_gate(rows)
+        y = linear(rows, R, bias if gate is None else None)
         if gate is not None:
             y = gate.to(y.dtype) * y
-        if memory is not None:  # as `compose` has it, with a = U^ x computed once
-            a, _, d, bound = self._read(rows, F.unit_rows(memory.U))
-            e = torch.addcmul(a, bound, d)
-            y, bias = y + linear(e, F.bounded_slots(memory.V, R, self.d_in).mT, bias), None
-        y = y if bias is None else y + bias.to(y.dtype)
+            y = y if bias is None else y + bias.to(y.dtype)
+        memory, reader = self.memory, self.reader
+        if memory is not None and self._runs_by_hand(rows):
+            s, most = F.slot_bounds(memory.V, R, self.d_in)
+            inputs = rows, memory.U, memory.V, memory.cores, reader.weight, reader.bias
+            y = y + BoundedPrograms.apply(self._programs_output, s, most.square().reciprocal(), *inputs)
+        elif memory is not None:
+            y = y + self._programs_output(rows)
         return y.reshape(*x.shape[:-1], self.out_features)
+
+    def _programs_output(self, rows: Tensor) -> Tensor:
+        """What the programs add to the outputs of rows (N, d_in), as `compose` has it, with a = U^ x computed once."""
+        assert self.memory is not None
+        a, _, d, bound = self._read(rows, F.unit_rows(self.memory.U))
+        V = F.bounded_slots(self.memory.V, self.residual, self.d_in)
+        return linear(torch.addcmul(a, bound, d), V.mT)
+
+    def _runs_by_hand(self, rows: Tensor) -> bool:
+        """Whether a backward by hand serves these rows: not where operations are recorded or transformed one by one,
+        where a user changed the reader, or where dtypes are narrow or mixed."""
+        if not torch.is_grad_enabled() or is_traced() or is_transformed() or chosen() in ("torch", "reference"):
+            return False
+        is_own = type(self.reader) is CoreReader and not has_hooks(self.reader) and not has_global_hooks()
+        is_wide = rows.dtype in (torch.float32, torch.float64) and rows.dtype == self.prototype.dtype
+        return is_own and is_wide and not self.config.diagonal and not torch.is_autocast_enabled(rows.device.type)
