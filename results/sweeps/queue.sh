@@ -1,59 +1,96 @@
 #!/usr/bin/env bash
 # All runs that the verdicts in docs/results/README.md still wait for, on one H200 with 16 cores:
 #
-#     bash results/sweeps/queue.sh run OUTPUT       # start, or continue where it stopped; about three hours
-#     bash results/sweeps/queue.sh status OUTPUT    # how many runs of each group are to do
-#     bash results/sweeps/queue.sh stop OUTPUT      # save what runs now, and end
-#     bash results/sweeps/queue.sh pack OUTPUT      # finished records into results/, then `neurocoder report`
-#     bash results/sweeps/queue.sh smoke OUTPUT     # every group once in a minute, tiny, on a CPU; names that need data are only checked
+#     bash results/sweeps/queue.sh run OUTPUT [NAME ...]      # start, or continue where it stopped; all groups, or these
+#     bash results/sweeps/queue.sh status OUTPUT [NAME ...]   # the groups: runs done, minutes in all
+#     bash results/sweeps/queue.sh stop OUTPUT                # save what runs now, and end
+#     bash results/sweeps/queue.sh pack OUTPUT                # finished records into results/, then `neurocoder report`
+#     bash results/sweeps/queue.sh smoke OUTPUT [NAME ...]    # each group once, tiny, on a CPU; where data lack, names are checked
 #
 # CIFAR is read from NEUROCODER_DATA, the ResNet's weights from NEUROCODER_BACKBONE. Two lanes run side by side, each in
-# the order of the groups: `emulators` fills the cores (a run has three threads), `gpu` the card (a run has one).
-# OUTPUT/log has what the commands print.
+# the order of its groups: `emulators` fills the cores (a run has three threads), `gpu` the card (a run has one thread).
+# OUTPUT/log has what the commands print. `h200.sh` is for a machine that is lent for half an hour.
 set -u
 mode=${1:?run, status, stop, pack or smoke} output=${2:?a folder}
+shift 2
+chosen=" $* "
 here=$(cd "$(dirname "$0")" && pwd)
 export OMP_NUM_THREADS=1
 export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps-$UID/pipe CUDA_MPS_LOG_DIRECTORY=/tmp/mps-$UID/log
 expand() { eval echo "$1" | tr ' ' ,; }
 
-# group LANE NAME PLACE JOBS SEEDS EXPERIMENT VARIANTS OPTIONS...: records go to OUTPUT/PLACE/NAME, and `pack` to results/PLACE
+# What decides a verdict comes first. To add runs, add a line, which has
+#
+#     group  LANE MINUTES NAME PLACE JOBS SEEDS EXPERIMENT VARIANTS OPTIONS...
+#     script LANE MINUTES NAME PROCESSES COMMAND...
+#
+# group: `neurocoder run EXPERIMENT`, JOBS runs at a time; records go to OUTPUT/PLACE/NAME, and `pack` to results/PLACE.
+# script: any command that continues where it stopped; it finds its folder in $OUT, and 1 in $SMOKE if it is to be tiny.
+# MINUTES are of the group alone in its lane, from the times in earlier records; a run that has to end within half an
+# hour is in a group of at most 25.
 groups() {
     methods='{adam,adagrad,l2,si,ewc,online-ewc}'
-    # Split MNIST, task scenario: readings with the count of Table 6, and an MLP with the parameters of `best`
-    group gpu split-trunk . 7 0-9 split "mnist-task-$methods-neurocoder" --preset paper --recode trunk
-    group gpu split-shared . 7 0-9 split "mnist-task-$methods-neurocoder" --preset paper --recode shared --hidden 21
-    group gpu split-wide . 7 0-9 split "mnist-{task,domain}-$methods-mlp-wide" --preset best
-    # LeNet and MLP: missing rates and seeds, and the MLP of `best` at other rates; validation
-    for setting in 3e-5:80 1e-5:150; do
-        group gpu "lenet-${setting%:*}" scale 4 100-102 images 'cifar100-lenet-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-lenet "${setting#*:}" --learning-rate "${setting%:*}"
+    rewards='--preset best --no-clip-rewards --cores 3'
+    # Table 2, DenseNet: three seeds in all on the test set
+    group gpu 12 densenet-1 . 4 1 images 'cifar{10,100}-densenet-{original,neurocoder}' --preset best --precision bf16-mixed
+    group gpu 12 densenet-2 . 4 2 images 'cifar{10,100}-densenet-{original,neurocoder}' --preset best --precision bf16-mixed
+    # Atari, rewards as they are: does scale decide, with both controls?
+    group emulators 20 rewards-seaquest scale 5 0 atari 'seaquest-{plain,neurocoder,scaled,constant,hyper}' $rewards
+    group emulators 20 rewards-mspacman scale 5 0 atari 'mspacman-{plain,neurocoder,scaled,constant,hyper}' $rewards
+    group emulators 20 rewards-frostbite scale 5 0 atari 'frostbite-{plain,neurocoder,scaled,constant,hyper}' $rewards
+    # Figure 7, clipped rewards: three seeds, HyperNet too
+    group emulators 25 mspacman . 6 1-2 atari 'mspacman-{plain,hyper,neurocoder}' --preset best --cores 3
+    group emulators 25 frostbite . 6 1-2 atari 'frostbite-{plain,hyper,neurocoder}' --preset best --cores 3
+    group emulators 12 hyper . 2 1-2 atari 'seaquest-hyper' --preset best --cores 3
+    group emulators 6 hyper-frostbite . 1 0 atari frostbite-hyper --preset best --cores 3
+    # The paper's algorithm, 2M steps; the time is a guess
+    for head in plain neurocoder; do
+        group emulators 25 "a3c-$head" . 1 0 atari "seaquest-$head" --preset paper --trainer a3c --workers 16 --steps 2000000 --device cpu
     done
-    for rate in 3e-5 1e-4 3e-4 1e-3; do
-        group gpu "mlp-$rate" scale 4 100-102 images 'cifar10-mlp-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-mlp 40 --learning-rate "$rate"
-        group gpu "mlp-best-$rate" selection 4 100-102 images 'cifar{10,100}-mlp-{original,original-wide,neurocoder,neurocoder-constant}' --preset best --validation --precision bf16-mixed --learning-rate "$rate"
-    done
-    # DenseNet: three seeds in all on the test set, and small rates on validation images
-    group gpu densenet . 6 1-2 images 'cifar{10,100}-densenet-{original,neurocoder,mixture,stored-program}' --preset best --precision bf16-mixed
-    for rate in 3e-5 1e-4 3e-4 1e-3; do
-        group gpu "densenet-$rate" scale 3 100 images 'cifar100-densenet-{original,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --decay-densenet none --learning-rate "$rate"
+    # Table 3 with the count of Table 6; an MLP with the parameters of `best`
+    group gpu 2 split-shared . 7 0-9 split "mnist-task-$methods-neurocoder" --preset paper --recode shared --hidden 21
+    group gpu 2 split-trunk . 7 0-9 split "mnist-task-$methods-neurocoder" --preset paper --recode trunk
+    group gpu 2 split-wide . 7 0-9 split "mnist-{task,domain}-$methods-mlp-wide" --preset best
+    # LeNet at small rates: the control that 3e-5 lacks, and 1e-5; validation
+    group gpu 3 lenet-3e-5 scale 3 100-102 images cifar100-lenet-neurocoder-constant --preset paper --validation --precision bf16-mixed --epochs-lenet 80 --learning-rate 3e-5
+    group gpu 20 lenet-1e-5 scale 6 100-102 images 'cifar100-lenet-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-lenet 150 --learning-rate 1e-5
+    # The MLP of `best` at other rates than 1e-3: is its gain one of rate too? Validation
+    for rate in 1e-4 3e-4 1e-3; do
+        group gpu 8 "mlp-best-$rate" selection 6 100-102 images 'cifar{10,100}-mlp-{original,neurocoder,neurocoder-constant}' --preset best --validation --precision bf16-mixed --learning-rate "$rate"
     done
     # Split CIFAR: heads that make the 12.6M of Table 6 together with the ResNet; a = 0.1 beside 10
-    group gpu cifar-width . 4 0-9 split 'cifar{10,100}-task-{adam,si}-{mlp,neurocoder}' --preset paper --width 940
-    group gpu cifar-width-trunk . 4 0-9 split 'cifar{10,100}-task-{adam,si}-neurocoder' --preset paper --width 940 --recode trunk
-    group gpu cifar-width-best . 4 0-9 split 'cifar{10,100}-task-{adam,si}-{mlp,neurocoder}' --preset best --width 940
-    group gpu cifar-orthogonality . 4 0-9 split 'cifar{10,100}-task-{adam,si}-neurocoder' --preset paper --orthogonality 0.1
-    # Atari: rewards as they are, with both controls; three seeds of MsPacman and Frostbite, HyperNet too; A3C itself
-    group emulators atari-rewards scale 8 0 atari '{seaquest,mspacman,frostbite}-{plain,neurocoder,scaled,constant,hyper}' --preset best --no-clip-rewards --cores 3
-    group emulators atari-seeds . 8 1-2 atari '{mspacman,frostbite}-{plain,hyper,neurocoder} seaquest-hyper' --preset best --cores 3
-    group emulators atari-frostbite . 1 0 atari frostbite-hyper --preset best --cores 3
-    group emulators a3c . 1 0 atari 'seaquest-{plain,neurocoder}' --preset paper --trainer a3c --workers 16 --steps 2000000 --device cpu
-    group emulators atari-rewards-seeds scale 8 1-2 atari '{seaquest,mspacman,frostbite}-{plain,neurocoder,scaled,constant}' --preset best --no-clip-rewards --cores 3
+    group gpu 3 cifar-width . 4 0-9 split 'cifar{10,100}-task-{adam,si}-{mlp,neurocoder}' --preset paper --width 940
+    group gpu 3 cifar-width-best . 4 0-9 split 'cifar{10,100}-task-{adam,si}-{mlp,neurocoder}' --preset best --width 940
+    group gpu 2 cifar-width-trunk . 4 0-9 split 'cifar{10,100}-task-{adam,si}-neurocoder' --preset paper --width 940 --recode trunk
+    group gpu 2 cifar-orthogonality . 4 0-9 split 'cifar{10,100}-task-{adam,si}-neurocoder' --preset paper --orthogonality 0.1
+    # DenseNet: mixtures and stored programs; then small rates on validation images
+    group gpu 24 densenet-others . 4 1-2 images 'cifar{10,100}-densenet-{mixture,stored-program}' --preset best --precision bf16-mixed
+    for rate in 1e-4 3e-5 3e-4 1e-3; do
+        group gpu 9 "densenet-$rate" scale 3 100 images 'cifar100-densenet-{original,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --decay-densenet none --learning-rate "$rate"
+    done
+    for rate in 1e-4 1e-3 3e-5 3e-4; do
+        group gpu 5 "mlp-$rate" scale 6 100-102 images 'cifar10-mlp-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-mlp 40 --learning-rate "$rate"
+    done
+    # More seeds of the rewards as they are, worth it where seed 0 differs
+    for game in seaquest mspacman frostbite; do
+        for seed in 1 2; do
+            group emulators 17 "rewards-$game-$seed" scale 4 "$seed" atari "$game-{plain,neurocoder,scaled,constant}" $rewards
+        done
+    done
 }
 
-command() { # of a group, without its lane
+wanted() { [[ $chosen == "  " || $chosen == *" $1 "* ]]; }
+
+command() { # of a group, without its lane and minutes
     local name=$1 place=$2 jobs=$3 seeds=$4 experiment=$5 variants=$6
     shift 6
     echo "python3 -m neurocoder.lab run $experiment --resume --variants $(expand "$variants") --seeds $seeds --jobs $jobs --output $output/$place/$name $*"
+}
+
+failed=0
+report() { # NAME STATUS FILE: the last line of what it printed, more if it failed
+    echo "$1: $(tail -n 1 "$3")"
+    [ "$2" = 0 ] || { failed=1 && echo "$1: failed" && tail -n 5 "$3"; }
 }
 
 case $mode in
@@ -62,13 +99,16 @@ run)
     nvidia-cuda-mps-control -d 2> /dev/null || true
     rm -rf "$output/queue" && mkdir -p "$output/queue/gpu" "$output/queue/emulators" "$output/log"
     number=10
-    group() {
-        local lane=$1 name=$2 weight=$4
-        shift
-        [ "$name" = a3c ] && weight=8 # its workers take every core
-        echo "$weight $(command "$@") >> $output/log/$name.txt 2>&1" > "$output/queue/$lane/$number-$name.txt"
+    enqueue() { # LANE NAME WEIGHT COMMAND
+        wanted "$2" && echo "$3 $4 >> $output/log/$2.txt 2>&1" > "$output/queue/$1/$number-$2.txt"
         number=$((number + 1))
     }
+    group() {
+        local weight=$5
+        [[ $3 == a3c-* ]] && weight=8 # its workers take every core
+        enqueue "$1" "$3" "$weight" "$(command "${@:3}")"
+    }
+    script() { enqueue "$1" "$3" "$4" "env OUT=$output/script/$3 SMOKE= ${*:5}"; }
     groups
     python3 "$here/pool.py" 8 "$output/queue/emulators" --once &
     echo $! > "$output/queue/pids"
@@ -78,21 +118,23 @@ run)
     ;;
 status)
     group() {
-        shift
-        local first=${4%-*} last=${4#*-} words done
-        words=$(expand "$6" | tr , '\n' | wc -l)
-        done=$(find "$output/$2/$1" -name 'seed*.json' 2> /dev/null | wc -l)
-        echo "$1: $done of $((words * (last - first + 1))) runs$(grep -h ' failed' "$output/log/$1.txt" 2> /dev/null | tail -n 1)"
+        wanted "$3" || return 0
+        local first=${6%-*} last=${6#*-} words done
+        words=$(expand "$8" | tr , '\n' | wc -l)
+        done=$(find "$output/$4/$3" -name 'seed*.json' 2> /dev/null | wc -l)
+        echo "$1 $3: $done of $((words * (last - first + 1))) runs, $2 minutes$(grep -h ' failed' "$output/log/$3.txt" 2> /dev/null | tail -n 1)"
     }
+    script() { wanted "$3" && echo "$1 $3: $2 minutes; $(tail -n 1 "$output/log/$3.txt" 2> /dev/null)"; }
     groups
     ;;
 stop)
-    xargs kill < "$output/queue/pids"
+    xargs kill < "$output/queue/pids" 2> /dev/null || true # one lane may have ended
     ;;
 pack)
     for place in . scale selection; do
         names=()
-        group() { [ "$3" != "$place" ] || names+=("$2"); }
+        group() { [ "$4" != "$place" ] || names+=("$3"); }
+        script() { :; }
         groups
         for name in "${names[@]}"; do
             [ ! -d "$output/$place/$name" ] || python3 -m neurocoder.lab pack --records "$output/$place/$name" --destination "$here/../$place"
@@ -100,9 +142,10 @@ pack)
     done
     ;;
 smoke)
-    failed=0
+    mkdir -p "$output"
     group() {
-        shift
+        wanted "$3" || return 0
+        shift 2
         local name=$1 words=() skip=0 word
         for word in $(command "$@"); do
             case $skip:$word in
@@ -114,11 +157,15 @@ smoke)
             *) words+=("$word") ;;
             esac
         done
-        $(command "$@") --dry-run > "$output/$name.txt" 2>&1 || { failed=1 && echo "$name: not as meant" && tail -n 5 "$output/$name.txt"; }
-        [[ $name == cifar-* ]] || "${words[@]}" --device cpu > "$output/$name.txt" 2>&1 || { failed=1 && echo "$name: failed" && tail -n 5 "$output/$name.txt"; }
-        echo "$name: $(tail -n 1 "$output/$name.txt")"
+        $(command "$@") --dry-run > "$output/$name.txt" 2>&1 && { [[ $name == cifar-* ]] || "${words[@]}" --device cpu > "$output/$name.txt" 2>&1; }
+        report "$name" $? "$output/$name.txt"
     }
-    mkdir -p "$output" && groups
+    script() {
+        wanted "$3" || return 0
+        env OUT="$output/script/$3" SMOKE=1 "${@:5}" > "$output/$3.txt" 2>&1
+        report "$3" $? "$output/$3.txt"
+    }
+    groups
     exit $failed
     ;;
 *)
