@@ -90,7 +90,8 @@ class CoreLinear(CodedLinear, CoreLayer):
     def _runs_by_hand(self, rows: Tensor) -> bool:
         """Whether a backward by hand serves these rows: not where operations are recorded or transformed one by one,
         where a user changed the reader, or where dtypes are narrow or mixed."""
-        if not torch.is_grad_enabled() or is_traced() or is_transformed() or chosen() in ("torch", "reference"):
+        recorded = rows.is_meta or is_traced() or is_transformed()
+        if recorded or not torch.is_grad_enabled() or chosen() in ("torch", "reference"):
             return False
         is_own = type(self.reader) is CoreReader and not has_hooks(self.reader) and not has_global_hooks()
         is_wide = rows.dtype in (torch.float32, torch.float64) and rows.dtype == self.prototype.dtype
