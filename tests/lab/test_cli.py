@@ -181,9 +181,15 @@ def test_every_preset_is_explained(capsys):
 def test_the_demo_says_what_its_table_shows():
     errors = dict(zip(demo.MODELS, (7.5, 3.75, 5.0, 5.5), strict=True))
     first, second = demo.findings({title: record(error=error) for title, error in errors.items()})
-    assert "(J=1) the error ends 2.50 points below the linear classifier's" in first
-    assert "(the MLP) ends 3.75 points below it" in first
-    assert second.startswith("Five steps (J=5) end 0.50 points above one step.")
+    assert "(J=1) there is 2.50 points less error than with one weight for all" in first
+    assert "(the MLP) there is 1.25 points less error than with J=1" in first
+    assert second.startswith("Five steps of attention (J=5) have 0.50 points more error than one.")
+
+
+def test_the_commands_that_the_demo_names_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in demo.NEXT:
+        assert main([*words.split(), *(["--dry-run"] if words.startswith("run") else [])]) == 0, words
 
 
 def test_the_demo_compares_no_more_parameters_than_the_linear_classifiers():

@@ -35,6 +35,11 @@ MODELS = {
     "Neurocoder, J=5": "P10-H4-J5",
 }
 """Variants of the digits experiment, by title; none has more parameters than the linear classifier, 7,850."""
+NEXT = {
+    "run digits": "three seeds and a report, minutes",
+    "explore --export page.html": "a page: draw a digit, and watch its program being composed",
+}
+"""Commands to go on with."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +91,16 @@ def findings(runs: Mapping[str, Record]) -> Iterator[str]:
     linear, mlp, one, five = (runs[title].metrics["error"] for title in MODELS)
 
     def change(points: float) -> str:
-        return f"{abs(points):.2f} points {'below' if points < 0 else 'above'}"
+        return f"{abs(points):.2f} points {'less' if points < 0 else 'more'} error"
 
     yield (
-        f"With weights composed for each image (J=1) the error ends {change(one - linear)} the linear classifier's, "
-        f"with fewer parameters. A hidden layer (the MLP) ends {change(mlp - linear)} it: take that for accuracy."
+        f"With a weight composed for each image (J=1) there is {change(one - linear)} than with one weight for "
+        f"all (the linear classifier). With a hidden layer (the MLP) there is {change(mlp - one)} than with J=1, in "
+        "less time: for accuracy alone take that."
     )
     yield (
-        f"Five steps (J=5) end {change(five - one)} one step. Over five seeds and 30 epochs the two do not differ "
-        "(docs/results/digits.md), and five take longer."
+        f"Five steps of attention (J=5) have {change(five - one)} than one. Over five seeds and 30 epochs the two "
+        "do not differ (docs/results/digits.md), and five take longer."
     )
 
 
@@ -115,6 +121,7 @@ def main(options: Options) -> int:
     console.print(*findings(runs), sep="\n", soft_wrap=True)
     console.print(f"Figure, the slots that each digit attends to: {os.path.relpath(target)}", soft_wrap=True)
     command = os.path.relpath(sys.argv[0]) if Path(sys.argv[0]).name == "neurocoder" else "neurocoder"
-    console.print(f"Next: {command} run digits  (three seeds and a report, minutes)", soft_wrap=True)
-    console.print(f"      {command} explore     (draw a digit, and watch its program being composed)", soft_wrap=True)
+    console.print(
+        "Next:", *(f"  {command} {words}  ({what})" for words, what in NEXT.items()), sep="\n", soft_wrap=True
+    )
     return 0
