@@ -12,6 +12,9 @@ VARIANTS = {
     "digits": ["linear", "mlp", "J1", "multi-10"],
     "split": ["mnist-domain-adam-mlp", "mnist-task-ewc-neurocoder", "mnist-class-lwf-mlp", "mnist-task-adam-mlp-wide"],
     "exact": ["mnist-local", "mnist-slda"],
+    "fields": [
+        f"mnist-{name}-700" for name in ("fourier-core", "fourier-core-constant", "siren-hyper", "siren-softmax")
+    ],
     "images": [
         *("cifar10-mlp-original", "cifar10-mlp-neurocoder-steered", "cifar10-lenet-neurocoder-conv"),
         *("cifar10-lenet-mixture", "cifar100-densenet-stored-program"),

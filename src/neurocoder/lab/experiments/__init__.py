@@ -15,6 +15,7 @@ EXPERIMENTS: dict[str, str] = {
     "polynomials": "neurocoder.lab.experiments.polynomials:Polynomials",
     "split": "neurocoder.lab.experiments.split:Split",
     "exact": "neurocoder.lab.experiments.exact:Exact",
+    "fields": "neurocoder.lab.experiments.fields:Fields",
     "images": "neurocoder.lab.experiments.images:Images",
     "atari": "neurocoder.lab.experiments.atari:Atari",
 }

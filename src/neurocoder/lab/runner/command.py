@@ -24,6 +24,7 @@ from .sweep import check_folder, pending
 
 PRESETS = {
     "quick": "the default: our settings, cut down to minutes",
+    "equal": "contenders of one size, each at its own best rates",
     "best": "our settings, chosen on validation data",
     "best-224": "as best, on images of 224 x 224 pixels",
     "paper": "the paper's hyper-parameters",

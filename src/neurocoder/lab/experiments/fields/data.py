@@ -1,0 +1,88 @@
+"""Images as points: places (x, y) in -1..1, and the colours there; which images are learned, and which are new."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...data import cifar, mnist
+from ...train.spec import Batch
+from ..supervised import Shuffled
+
+CHANNELS = {"mnist": 1, "cifar10": 3}
+TITLES = {"mnist": "MNIST digits", "cifar10": "CIFAR-10"}
+TRAINED = {"mnist": 512, "cifar10": 256}
+"""Images with a latent of their own, unless a config says otherwise."""
+HELD_OUT = 5_000
+"""The last training images, which are the new ones where settings are chosen."""
+
+
+class Pictures(NamedTuple):
+    """Images as bytes (N, T, C), pixel after pixel, row by row; and their height and width."""
+
+    colours: Tensor
+    size: tuple[int, int]
+
+
+def load(dataset: str, trained: int, new: int, validation: bool, device: torch.device) -> tuple[Pictures, Pictures]:
+    """The images that are learned and those that are new: training and test images.
+
+    For validation, the new ones are among the last training images, and the others come before these.
+    """
+    images = _load(dataset, True)
+    if validation:
+        last = len(images.colours) - HELD_OUT
+        parts = [images.colours[max(0, last - trained) : last], images.colours[last:]]
+    else:
+        parts = [images.colours, _load(dataset, False).colours]
+    for name, part, count in zip(("images", "new"), parts, (trained, new), strict=True):
+        if count > len(part):
+            raise ValueError(f"{name} must be in 1..{len(part)} for {dataset}, got {count}")
+    return images._replace(colours=parts[0][:trained].to(device)), images._replace(colours=parts[1][:new].to(device))
+
+
+@lru_cache(maxsize=4)
+def _load(dataset: str, train: bool) -> Pictures:
+    images = mnist.load(train).images.unsqueeze(1) if dataset == "mnist" else cifar.load(dataset, train).images
+    return Pictures(images.flatten(2).mT.contiguous(), (images.shape[2], images.shape[3]))
+
+
+def colours_of(pixels: Tensor) -> Tensor:
+    """Bytes as numbers from 0 to 1."""
+    return pixels.float() / 255
+
+
+def places(size: tuple[int, int], device: torch.device | str = "cpu") -> Tensor:
+    """(x, y) of each pixel (T, 2): the middle of the first is at -1, that of the last at 1."""
+    down, across = (torch.linspace(-1, 1, count, device=device) for count in size)
+    return torch.stack(torch.broadcast_tensors(across, down.unsqueeze(1)), -1).flatten(0, 1)
+
+
+def psnr(found: Tensor, wanted: Tensor) -> Tensor:
+    """Peak signal to noise ratio of each image in dB, `-10 log10(mse)`, (N, T, C) -> (N,); the peak is 1."""
+    return -10 * (found - wanted).double().square().mean((1, 2)).log10()
+
+
+class PointStream(Shuffled):
+    """Images in batches, all seen at the same random pixels; a block is an epoch with its own order and pixels."""
+
+    def __init__(self, pictures: Pictures, batch: int, part: int, seed: int) -> None:
+        device = pictures.colours.device
+        super().__init__(len(pictures.colours), min(batch, len(pictures.colours)), seed, device)
+        self.colours, self.places = pictures.colours, places(pictures.size, device)
+        self.pixels = torch.zeros(self.steps, len(self.places) // part, dtype=torch.int64, device=device)
+
+    def fill(self, block: int) -> None:
+        """Order the images and draw pixels, from only the seed and the block number."""
+        generator = self.shuffle(block)
+        chance = torch.rand(self.steps, len(self.places), generator=generator, device=self.pixels.device)
+        self.pixels.copy_(chance.topk(self.pixels.shape[1], sorted=False).indices)
+
+    def batch(self, step: Tensor) -> Batch:
+        """Which images (B,), places (T, 2) and colours (B, T, C)."""
+        rows, pixels = self.rows(step), self.pixels.index_select(0, step.view(1)).view(-1)
+        colours = self.colours.index_select(0, rows).index_select(1, pixels)
+        return rows, self.places.index_select(0, pixels), colours_of(colours)
