@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from neurocoder.lab.experiments import load
 from neurocoder.lab.experiments.fields import layers
 from neurocoder.lab.experiments.fields.models import (
     CONTENDERS,
@@ -12,6 +13,7 @@ from neurocoder.lab.experiments.fields.models import (
     TOLERANCE,
     FieldNetwork,
     Fourier,
+    awaken,
     hidden_widths,
     parameters,
 )
@@ -107,6 +109,23 @@ def test_contenders_have_equally_many_parameters(features):
         assert abs(count - 12_000) <= TOLERANCE * 12_000, name
     with pytest.raises(ValueError, match="parameters must be a number that hyper can have, got 50"):
         hidden_widths("hyper", features, DEPTHS[features], 1, 24, 50)
+
+
+def test_shifts_in_a_siren_have_the_size_of_coin():
+    config = load("fields").presets["best"]
+    sizes = config.depth, 3, config.latent, config.parameters
+    assert hidden_widths("shift", "siren", *sizes) == [512] * 9
+    for name in ("core", "film", "hyper"):
+        assert hidden_widths(name, "siren", *sizes)
+
+
+def test_awakened_core_layers_have_a_gradient_at_zero():
+    torch.manual_seed(0)
+    network, z = FieldNetwork("core", "siren", [8, 8, 8], 1, 3), torch.zeros(1, 3, requires_grad=True)
+    x = torch.rand(10, 2)
+    assert not torch.autograd.grad(network(x, z).square().mean(), z)[0].any()
+    awaken(network)
+    assert torch.autograd.grad(network(x, z).square().mean(), z)[0].all()
 
 
 def test_the_layers_of_a_siren_start_in_the_range_of_the_sine():

@@ -34,7 +34,7 @@ class Shift(Unsteered):
 
     def __init__(self, d_in: int, d_out: int, latent: int, scale: float = 1.0) -> None:
         super().__init__(d_in, d_out, latent, scale)
-        self.S = _normal(d_out, latent, std=0.5 * scale / math.sqrt(latent))
+        self.S = _normal(d_out, latent, std=0.5 / math.sqrt(latent))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         return linear(x, self.W) + linear(z, self.S, self.b).unsqueeze(1)

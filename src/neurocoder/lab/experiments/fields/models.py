@@ -142,6 +142,14 @@ CONTENDERS: dict[str, Contender] = {
 """By their names in variants; the last ones are controls."""
 
 
+def awaken(network: nn.Module) -> None:
+    """Start V of core layers as the residual's weights are: where all latents are zero, those have no gradient if V is
+    zero too."""
+    for layer in nc.coded_layers(network).values():
+        if isinstance(layer, nc.CoreLinear) and layer.memory is not None and layer.R is not None:
+            nn.init.orthogonal_(layer.memory.V, float(layer.R.detach().std()) * math.sqrt(layer.in_features))
+
+
 def parameters(network: nn.Module) -> int:
     """How many numbers a network has."""
     return sum(entry.numel() for entry in network.parameters())
