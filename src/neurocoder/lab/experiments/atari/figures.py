@@ -12,13 +12,13 @@ from ...report import style
 from ...report.figures import Curve, panel_figure
 
 LOOKS = {
-    "plain": style.PURPLE,
-    "hyper": style.VERMILION,
-    "neurocoder": style.BLUE,
-    "constant": style.SKY,
-    "scaled": style.BLACK,
+    "plain": ("plain", style.PURPLE),
+    "hyper": ("HyperNet", style.VERMILION),
+    "neurocoder": ("Neurocoder", style.BLUE),
+    "constant": ("one program", style.SKY),
+    "scaled": ("plain, scaled", style.BLACK),
 }
-"""Colour of each kind of heads."""
+"""Name and colour of each kind of heads."""
 
 
 def band(runs: Sequence[Curve]) -> tuple[Curve, Curve, Curve]:
@@ -41,25 +41,22 @@ def learning_curves(panels: Mapping[str, Mapping[str, Sequence[Curve]]], frames:
 
     Args:
         panels: by game and heads, one curve per seed
-        frames: of a step in each game; above 1, a second axis shows them
+        frames: of a step in each game
     """
-    figure, axes = panel_figure(len(panels), min(2, len(panels)), 2.7)
+    figure, axes = panel_figure(len(panels), min(2 if len(panels) == 4 else 3, len(panels)), 2.7)
     for axis, (game, found) in zip(axes, panels.items(), strict=True):
         for head, all_runs in found.items():
             if not (runs := [run for run in all_runs if len(run)]):  # no episode ended
                 continue
             steps, mean, spread = band(runs)
-            axis.fill_between(steps, mean - spread, mean + spread, color=LOOKS[head], alpha=0.2, linewidth=0)
-            axis.plot(steps, mean, color=LOOKS[head], label=f"{head}, {len(runs)} seed{'s' * (len(runs) > 1)}")
+            name, colour = LOOKS[head]
+            axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+            axis.plot(steps, mean, color=colour, label=f"{name}, {len(runs)} seed{'s' * (len(runs) > 1)}")
         axis.xaxis.set_major_formatter(FuncFormatter(_short))
-        axis.set_xlabel("agent steps")
-        axis.set_ylabel("score of whole games")
+        axis.set_xlabel("agent steps" + (f" of {frames[game]} frames" if frames[game] > 1 else ""))
         axis.grid(axis="y")
         if axis.lines:
             axis.legend(loc="best")
-        if (skip := frames[game]) > 1:
-            other = axis.secondary_xaxis("top", functions=(lambda x, k=skip: k * x, lambda x, k=skip: x / k))
-            other.xaxis.set_major_formatter(FuncFormatter(_short))
-            other.set_xlabel("frames")
         axis.set_title(game)
+    axes[0].set_ylabel("score of whole games")
     return figure

@@ -38,6 +38,11 @@ def split(records: Sequence[Record]) -> dict[str, dict[str, list[Record]]]:
     return {game: found for game, heads in by.items() if (found := {h: rs for h, rs in heads.items() if rs})}
 
 
+def title(game: str) -> str:
+    """Its name in words."""
+    return GAMES.get(game, game).removeprefix("ALE/").removesuffix("-v5")
+
+
 def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
     """Scores with learning curves, then speed."""
     by = split(records)
@@ -52,13 +57,14 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
     tables = [scores(by, paper)]
     if any(game in PUBLISHED for game in by):
         tables.append(published(by))
-    return [Section("Scores", text, tables, [curves(by)]), Section("Speed", tables=[speed(by)])]
+    plot = curves({title(game): heads for game, heads in by.items()})
+    return [Section("Scores", text, tables, [plot]), Section("Speed", tables=[speed(by)])]
 
 
 def compared(rows: Rows) -> list[Plot]:
     """Learning curves of several configurations, each in panels of its own."""
     panels = {
-        panel(game, label(settings) or AS_THE_PRESET): heads
+        panel(title(game), label(settings) or AS_THE_PRESET): heads
         for settings, own in factor_out_shared(rows)[1]
         for game, heads in split(own).items()
     }
@@ -86,9 +92,8 @@ def _curve(record: Record) -> Any:
 def claim(paper: Mapping[str, Any], game: str, head: str) -> str | None:
     """What the paper says about it, in words."""
     parts = {name: part for name, part in paper.items() if isinstance(part, Mapping) and "games" in part}
-    title = GAMES.get(game, "").removeprefix("ALE/").removesuffix("-v5")
     for name, part in parts.items():
-        if title in part["games"]:
+        if title(game) in part["games"]:
             at = f" at {part['steps'] // 1_000_000}M"
             if head == "plain":
                 return f"{part['a3c']:,}{at}"
