@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from ..layer.linear import CodedLinear
 from ..layer.start import full_precision, plain_weight
-
-
-class Options(TypedDict, total=False):
-    """Arguments of every layer besides its sizes, its bias and its configuration."""
-
-    control_dim: int | None
-    """Width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does."""
-    device: torch.device | str | None
-    dtype: torch.dtype | None
 
 
 class ConditionalLinear(CodedLinear):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ..layer.config import Config
+from ..layer.linear import Options
 from ..layer.start import affine, affine_start, plain_weight
-from .conditional import ConditionalLinear, Options
+from .conditional import ConditionalLinear
 
 
 @dataclass(frozen=True)

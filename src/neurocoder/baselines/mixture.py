@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
 from ..layer.config import Config
+from ..layer.linear import Options
 from ..ops.torch_private import is_exporting
 from .blend import BlendedLinear
-from .conditional import Options
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, softplus
 
 from ..layer.config import Config
+from ..layer.linear import Options
 from ..layer.start import affine, affine_start
 from .blend import BlendedLinear
-from .conditional import Options
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,7 @@ class CoreConfig(Config):
 
     def __post_init__(self) -> None:
         self._keep_whole(*(name for name in ("slots", "programs") if getattr(self, name) is not None))
-        for name in ("diagonal", "shift", "normalise"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"core.{name} must be True or False, got {getattr(self, name)!r}")
+        self._keep_flags("diagonal", "shift", "normalise")
         if not isinstance(self.residual, bool | str) or self.residual not in (True, False, "frozen"):
             raise ValueError(f"core.residual must be True, False or 'frozen', got {self.residual!r}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -14,41 +15,38 @@ class Collector:
 
     def __init__(self, layer: ExactLinear) -> None:
         self.layer = layer
-        self._inputs: tuple[Tensor, Tensor | None] | None = None
-        self._handle: Any = layer.register_forward_pre_hook(self._keep, with_kwargs=True)
+        self._inputs: dict[str, Any] | None = None
+        self._handle: Any = layer.register_forward_pre_hook(
+            lambda _, args, kwargs: self._keep(*args, **kwargs), with_kwargs=True
+        )
 
-    def _keep(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x: Tensor = kwargs["x"] if "x" in kwargs else args[0]
-        control = self.layer.resolve_control(kwargs.get("control", args[1] if len(args) > 1 else None))
-        self._inputs = x.detach(), None if control is None else control.detach()
+    def _keep(self, x: Tensor, control: Tensor | None = None) -> None:
+        self._inputs = {"x": x.detach(), "control": self.layer.resolve_control(control)}
 
-    def _taken(self) -> tuple[Tensor, Tensor | None]:
+    def _give(self, method: Callable[..., None], **targets: Tensor | None) -> None:
+        """Call a method of the layer with the inputs, once."""
         if self._inputs is None:
             raise ValueError("the model has not been called since the last observe or forget: call model(x) first")
         inputs, self._inputs = self._inputs, None
-        return inputs
+        method(**inputs, **targets)
 
     def basis(self) -> None:
         """`layer.basis` of the last call's inputs."""
-        x, control = self._taken()
-        self.layer.basis(x, control)
+        self._give(self.layer.basis)
 
     def observe(self, y: Tensor, weight: Tensor | None = None) -> None:
         """`layer.observe` of the last call's inputs, with these labels or targets."""
-        x, control = self._taken()
-        self.layer.observe(x, y, weight, control=control)
+        self._give(self.layer.observe, y=y, weight=weight)
 
     def forget(self, y: Tensor, weight: Tensor | None = None) -> None:
         """`layer.forget` of the last call's inputs."""
-        x, control = self._taken()
-        self.layer.forget(x, y, weight, control=control)
+        self._give(self.layer.forget, y=y, weight=weight)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._handle.remove()
-        self._inputs = None
 
 
 def exact(model: nn.Module, name: str) -> Collector:

@@ -49,9 +49,7 @@ class ExactConfig(Config):
         self._keep_number("width", positive=True)
         if self.ridge is not None:
             self._keep_number("ridge", positive=True)
-        for name in ("residual", "per_class", "ledger"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"exact.{name} must be True or False, got {getattr(self, name)!r}")
+        self._keep_flags("residual", "per_class", "ledger")
         if whole(self.seed, 0) is None:
             raise ValueError(f"exact.seed must be a whole number >= 0, got {self.seed!r}")
         if self.features == "none" and not self.residual:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
+import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.functional import linear, one_hot
+from torch.nn.functional import linear
 
-from ..layer.linear import CodedLinear
-from ..layer.start import full_precision
+from ..layer.linear import CodedLinear, Options
+from ..layer.start import keeping
 from .config import ExactConfig
-from .memory import SCALE, ExactMemory
+from .memory import ExactMemory
 from .solve import Solution, solve
-from .sums import Sums, hashes, without
+from .sums import Sums, hashes
 
 CHUNK = 8192
 """Samples whose features are in memory at a time."""
-UNSOLVED, STALE, CURRENT = range(3)
-"""Whether V was ever solved for, and whether it still is the solution."""
 
 
 class ExactPrograms(NamedTuple):
@@ -37,7 +35,7 @@ class ExactPrograms(NamedTuple):
     """
 
     use: Tensor
-    """w over its scale (..., P): 0 to 1 for Gaussians."""
+    """w / 30 (..., P): 0 to 1 for Gaussians."""
 
     @property
     def grows(self) -> bool:
@@ -90,17 +88,14 @@ class ExactLinear(CodedLinear):
 
     config_type = ExactConfig
     config: ExactConfig
-    parts = {"R": "main", "bias": "main"}
     V: Tensor
-    """(M, C)"""
+    """(M, C); zero where it is to be solved for"""
     ridge: Tensor
-    """What `solve` was last given (); NaN: None"""
+    """What `solve` was last given (); 0: None; NaN: it was not called"""
     temperature: Tensor
     """Of `probabilities` (); NaN before `calibrate`"""
-    ledger: Tensor
-    """Hashes of the samples (n,), if they are kept"""
-    status: Tensor
-    """One of UNSOLVED, STALE, CURRENT ()"""
+    origin: Tensor
+    """Hashes of the inputs that fixed the basis (n,)"""
 
     def __init__(
         self,
@@ -108,55 +103,40 @@ class ExactLinear(CodedLinear):
         out_features: int | None,
         bias: bool = True,
         exact: ExactConfig | None = None,
-        *,
-        control_dim: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
     ) -> None:
         self.has_constant, self.is_open = bias, out_features is None
         width = 1 if out_features is None else out_features
-        super().__init__(in_features, width, bias, exact, control_dim=control_dim, device=device, dtype=dtype)
+        super().__init__(in_features, width, bias, exact, **options)
 
     def create(self, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         """Create the buffers; R and the bias are there only where an old weight is."""
-        device = torch.get_default_device() if device is None else device
         self.bias, outputs = None, 0 if self.is_open else self.out_features
+        device = torch.get_default_device() if device is None else device
         self.memory = ExactMemory(self.in_features, self.control_width, self.config, device)
-        for name, value in {"ridge": math.nan, "temperature": math.nan, "ledger": [], "status": UNSOLVED}.items():
-            dtype = torch.float64 if value is math.nan else torch.int64
-            self.register_buffer(name, torch.tensor(value, device=device, dtype=dtype))
-        self.register_buffer("V", torch.zeros(self.width, outputs, device=device))
-        for name, tensor in self.no_sums(outputs)._asdict().items():
-            self.register_buffer(f"sum_{name}", tensor)
-        self.resize(outputs)
-        self.mark(UNSOLVED)
+        for name in ("ridge", "temperature"):
+            self.register_buffer(name, torch.tensor(math.nan, device=device, dtype=torch.float64))
+        self.register_buffer("origin", torch.zeros(0, device=device, dtype=torch.int64))
+        self.keep(Sums.zero(self.width, outputs, self.config.per_class, device))
 
     @property
     def sums(self) -> Sums:
         """What was observed; shares memory with the buffers."""
-        return Sums(*(getattr(self, f"sum_{name}") for name in Sums._fields))
+        return Sums(*(self.get_buffer(f"sum_{name}") for name in Sums._fields))
 
-    @sums.setter
-    def sums(self, value: Sums) -> None:
-        for name, tensor in value._asdict().items():
-            setattr(self, f"sum_{name}", tensor)
+    def keep(self, sums: Sums) -> None:
+        """Have observed this; a solution is then out of date."""
+        for name, tensor in sums._asdict().items():
+            self.register_buffer(f"sum_{name}", tensor)
+        self.out_features, self.weight_shape = len(sums.square), (len(sums.square), self.in_features)
+        self.register_buffer("V", torch.zeros_like(sums.B, dtype=torch.float32))
+        self.is_current = False
 
-    def no_sums(self, outputs: int) -> Sums:
-        """The sums over no samples."""
-        return Sums.zero(self.width, outputs, outputs if self.config.per_class else 1, self.V.device)
-
-    def resize(self, outputs: int) -> None:
-        """Have so many outputs from now on."""
-        self.out_features, self.weight_shape = outputs, (outputs, self.in_features)
-
-    def mark(self, status: int) -> None:
-        """Set the status, which a forward reads without waiting for the device."""
-        self.status.fill_(status)
-        self.is_solved, self.is_current = status != UNSOLVED, status == CURRENT
+    is_solved = False
 
     @property
     def prototype(self) -> Tensor:
-        return self.V
+        return self.V if self.R is None else self.R
 
     @property
     def width(self) -> int:
@@ -165,98 +145,63 @@ class ExactLinear(CodedLinear):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Buffers change their device, never their precision: half of the digits of G are no G."""
-        before = dict(self.named_buffers())
-        super()._apply(fn, recurse)
-        for name, new in list(self.named_buffers()):
-            if new.dtype != before[name].dtype:
-                owner, _, own = name.rpartition(".")
-                setattr(self.get_submodule(owner), own, before[name].to(new.device))
-        return self
+        return super()._apply(keeping(fn, self.buffers()), recurse)
 
     def features(self, x: Tensor, z: Tensor) -> Tensor:
         """`[phi(x, z), x, 1]` (N, M), in the precision of x."""
         beside = [x] * self.config.residual + [x.new_ones(x.shape[0], 1)] * self.has_constant
         return torch.cat([self.memory(x, z), *beside], 1)
 
-    def paired(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, Tensor, torch.Size]:
-        """Inputs (N, d_in), the control of each (N, d_z), and the inputs' leading dimensions."""
-        control = self.resolve_control(control)
+    def paired(self, x: Tensor, control: Tensor | None, learning: bool = True) -> tuple[Tensor, Tensor, torch.Size]:
+        """Inputs (N, d_in), the control of each (N, d_z), and the inputs' leading dimensions; to learn: no NaN."""
+        control, x = self.resolve_control(control), x.detach() if learning else x
         rows, leading = self.rows(x, control)
         if control is not None:
             rows = rows.repeat_interleave(math.prod(x.shape[len(leading) : -1]), 0)
-        return x.reshape(-1, self.in_features), rows, x.shape[:-1]
-
-    def finite(self, x: Tensor, control: Tensor | None) -> tuple[Tensor, Tensor, torch.Size]:
-        """The same in float64, detached, without NaN."""
-        x, z, shape = self.paired(x, control)
-        x, z = x.detach().double(), z.detach().double()
-        if not (x.isfinite().all() and z.isfinite().all()):
+        if learning and not (x.isfinite().all() and rows.isfinite().all()):
             raise ValueError("x and control must be finite, got NaN or infinity")
-        return x, z, shape
+        return x.reshape(-1, self.in_features), rows.detach() if learning else rows, x.shape[:-1]
 
     def basis(self, x: Tensor, control: Tensor | None = None) -> None:
         """Fix keys and directions by inputs (..., d_in), before anything is observed; a few hundred are enough.
 
         The features depend on these inputs for good, and `forget` cannot undo that: take data that nobody will ask to
-        delete.
+        delete. Random ReLU features need no basis, and Fourier features only take their scale from it.
         """
-        if int(self.sums.samples):
+        if self.sums.samples.any():
             raise ValueError("basis must be called before anything is observed: the sums belong to the present one")
-        x, z, _ = self.finite(x, control)
-        with full_precision(x.device):
-            self.memory.fix(x, z, hashes(x, z).to(x.device))
+        x, z, _ = self.paired(x, control)
+        if self.config.features not in ("relu", "none"):
+            self.memory.fix(x.double(), z.double())
+            self.origin = hashes(x, z)
 
-    def targets(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, int | None]:
-        """Labels (N,) and how many outputs these need, or real targets (N, C) and None."""
-        y = y.detach().to(self.V.device)
-        if y.is_floating_point():
-            if self.is_open or self.config.per_class:
-                raise ValueError("y must be labels where out_features is None or per_class is set, got real numbers")
-            if y.shape != (*shape, self.out_features) or not y.isfinite().all():
-                raise ValueError(f"y must be finite and {(*shape, self.out_features)}, or labels, got {tuple(y.shape)}")
-            return y.reshape(-1, self.out_features).double(), None
-        y, high = y.long(), math.inf if self.is_open else self.out_features - 1
-        if y.shape != shape:
-            raise ValueError(f"labels y must have shape {tuple(shape)}, got {tuple(y.shape)}")
-        if y.numel() and not 0 <= int(y.min()) <= int(y.max()) <= high:
-            raise ValueError(f"labels y must be in 0..{high}, got {int(y.min())}..{int(y.max())}")
-        return y.reshape(-1), max(self.out_features, int(y.max()) + 1 if y.numel() else 0)
+    def targets(self, y: Tensor, shape: torch.Size) -> Tensor:
+        """Labels (N,), or real targets (N, C) in float64."""
+        y, outputs = y.detach().to(self.V.device), math.inf if self.is_open else self.out_features
+        if y.is_floating_point() and not (self.is_open or self.config.per_class):
+            if y.shape == (*shape, outputs) and y.isfinite().all():
+                return y.reshape(-1, self.out_features).double()
+        elif not y.is_floating_point() and y.shape == shape and ((y >= 0) & (y < outputs)).all():
+            return y.reshape(-1).long()
+        got = f"{y.dtype} {tuple(y.shape)}" + (f" from {y.min()} to {y.max()}" if y.numel() else "")
+        allowed = f"labels {tuple(shape)} >= 0 and < {outputs}, or, unless classes grow or are kept apart, numbers"
+        raise ValueError(f"y must be {allowed} {(*shape, self.out_features)}, got {got}")
 
-    def measured(
-        self, x: Tensor, y: Tensor, weight: Tensor | None, control: Tensor | None
-    ) -> tuple[Sums, Tensor, Tensor]:
-        """The sums over these samples alone, the hash of each sample, and that of its inputs alone."""
-        if not self.memory.ready:
+    def measured(self, x: Tensor, y: Tensor, weight: Tensor | None, control: Tensor | None) -> Sums:
+        """The sums over these samples alone."""
+        if self.memory.needs_inputs and not self.memory.bandwidth:
             raise ValueError("the basis is not fixed: call basis(x) with some inputs before observing")
-        x, z, shape = self.finite(x, control)
-        y, outputs = self.targets(y, shape)
-        c = x.new_ones(len(x)) if weight is None else weight.detach().reshape(-1).to(x)
-        if len(c) != len(x) or not bool((c.isfinite() & (c >= 0)).all()):
+        x, z, shape = self.paired(x, control)
+        y = self.targets(y, shape)
+        c = (torch.ones(len(x)) if weight is None else weight.detach().reshape(-1)).to(self.sums.B)
+        if len(c) != len(x) or not (c.isfinite() & (c >= 0)).all():
             raise ValueError(f"weight must be {len(x)} finite numbers >= 0, one a sample, got {tuple(c.shape)}")
-        found = self.no_sums(self.out_features if outputs is None else outputs)
-        with full_precision(x.device):
-            for part in torch.arange(len(x), device=x.device).split(CHUNK):
-                phi, weights = self.features(x[part], z[part]), c[part].unsqueeze(1)
-                target = y[part] if outputs is None else one_hot(y[part], outputs).double()
-                for kind in y[part].unique().tolist() if self.config.per_class else [0]:
-                    rows = y[part] == kind if self.config.per_class else slice(None)
-                    found.G[kind].addmm_((phi[rows] * weights[rows]).mT, phi[rows])
-                    found.weight[kind].add_(weights[rows].sum())
-                found.B.addmm_((phi * weights).mT, target)
-                found.square.add_((target.square() * weights).sum(0))
-                if outputs is not None:
-                    found.labels.add_(torch.bincount(y[part], minlength=outputs))
-        found.samples.add_(len(x))
-        inputs = hashes(x, z) if len(self.memory.origin) else self.ledger[:0]
-        return found, hashes(x, z, y, c) if self.config.ledger else self.ledger[:0], inputs
-
-    def keep(self, sums: Sums, ledger: Tensor | None = None) -> None:
-        """Have observed this; a solution is then out of date."""
-        self.resize(len(sums.square))
-        self.sums = sums if int(sums.samples) else self.no_sums(self.out_features)  # without the rounding
-        if ledger is not None:
-            self.ledger = ledger.to(self.V.device)
-        self.mark(STALE if self.is_solved else UNSOLVED)
+        outputs = max(self.out_features, int(y.max()) + 1 if self.is_open and len(y) else 0)
+        found = Sums.zero(self.width, outputs, self.config.per_class, self.V.device)
+        for rows in torch.arange(len(x), device=x.device).split(CHUNK):
+            phi = self.features(x[rows].double(), z[rows].double())
+            found.add(phi, y[rows], c[rows], self.config.per_class)
+        return found._replace(ledger=hashes(x, z, y, c)) if self.config.ledger else found
 
     def observe(self, x: Tensor, y: Tensor, weight: Tensor | None = None, *, control: Tensor | None = None) -> None:
         """Add samples to the sums; nothing else of them is kept.
@@ -267,9 +212,7 @@ class ExactLinear(CodedLinear):
             weight: of each sample (...), not negative.
             control: z (..., control_dim), as in the forward.
         """
-        found, ledger, _ = self.measured(x, y, weight, control)
-        before = self.sums.widened(len(found.square), self.config.per_class)
-        self.keep(before.plus(found), torch.cat([self.ledger.cpu(), ledger.cpu()]) if self.config.ledger else None)
+        self.keep(self.sums.plus(self.measured(x, y, weight, control)))
 
     partial_fit = observe
 
@@ -278,53 +221,35 @@ class ExactLinear(CodedLinear):
 
         Samples that cannot have been observed are an error, and nothing changes: those without which a count or an
         eigenvalue of G would be negative. Only a `ledger` knows each sample. What the samples did to the basis stays,
-        and a warning says so.
+        and a warning says so. A ridge that was chosen by them, a temperature, or a standardisation of x is yours to
+        choose again.
         """
-        found, gone, inputs = self.measured(x, y, weight, control)
-        ledger = without(self.ledger.cpu(), gone) if self.config.ledger else None
-        if self.config.ledger and ledger is None:
-            raise ValueError("not all of these samples were observed with this y and weight: nothing was forgotten")
-        if len(found.square) > self.out_features or not self.sums.covers(found):
-            raise ValueError("these samples cannot all have been observed: G or a count would become negative")
-        self.keep(self.sums.plus(found, -1), ledger)
-        shared = int(torch.isin(inputs, self.memory.origin.cpu()).sum())
-        if shared:
-            warnings.warn(
-                f"{shared} of the forgotten samples helped to fix the basis, which still depends on them: for exact "
-                "unlearning, fix the basis from other data",
-                stacklevel=2,
-            )
+        self.keep(self.sums.minus(self.measured(x, y, weight, control)))
+        inputs = hashes(*self.paired(x, control)[:2]) if len(self.origin) else self.origin
+        if shared := int(torch.isin(inputs, self.origin).sum()):
+            warnings.warn(f"{shared} forgotten samples fixed the basis, which still depends on them", stacklevel=2)
 
     def forget_class(self, label: int) -> None:
         """Subtract all samples with this label, without their data; needs `per_class`, and no `ledger`."""
-        if not self.config.per_class or self.config.ledger:
-            raise ValueError("forget_class needs exact.per_class=True and exact.ledger=False: use forget(x, y)")
-        if not isinstance(label, int) or not 0 <= label < self.out_features:
-            raise ValueError(f"label must be in 0..{self.out_features - 1}, got {label!r}")
+        if not self.config.per_class or self.config.ledger or label not in self.sums.samples.nonzero():
+            raise ValueError(f"forget_class needs per_class, no ledger, and an observed label, got {label!r}")
         left = Sums(*(tensor.clone() for tensor in self.sums))
-        left.samples.sub_(left.labels[label])
-        for tensor in (left.G, left.B.mT, left.square, left.weight, left.labels):
+        for tensor in (left.G, left.B.mT, left.square, left.samples):
             tensor[label] = 0
         self.keep(left)
 
     def merge(self, other: ExactLinear) -> Self:
         """A new layer that has observed what both did. Both must have the same configuration and basis."""
-        if not isinstance(other, ExactLinear) or self.shape() != other.shape():
-            raise ValueError(f"other must be an ExactLinear of the same configuration and widths, got {other!r}")
-        theirs = other.memory.state_dict()
-        if not all(torch.equal(mine, theirs[name].to(mine)) for name, mine in self.memory.state_dict().items()):
-            raise ValueError("other must have the same basis: fix it once, and copy the layer before it observes")
-        outputs, per_class = max(self.out_features, other.out_features), self.config.per_class
-        added = Sums(*(tensor.to(self.V.device) for tensor in other.sums)).widened(outputs, per_class)
+        if not isinstance(other, ExactLinear) or self.form() != other.form():
+            raise ValueError(f"other must be a copy from before observing, of the same form and basis, got {other!r}")
         both = copy.deepcopy(self)
-        both.keep(
-            self.sums.widened(outputs, per_class).plus(added), torch.cat([self.ledger, other.ledger.to(self.ledger)])
-        )
+        both.keep(self.sums.plus(Sums(*(tensor.to(self.V.device) for tensor in other.sums))))
         return both
 
-    def shape(self) -> tuple[Any, ...]:
+    def form(self) -> tuple[Any, ...]:
         """What two layers must share to be merged."""
-        return self.config, self.in_features, self.control_dim, self.has_constant, self.is_open
+        numbers = hashes(*(tensor.reshape(1, -1) for tensor in self.memory.state_dict().values()))
+        return self.in_features, self.is_open or self.out_features, self.describe(), int(numbers)
 
     def merge_processes(self, group: Any = None) -> Self:
         """`merge` over the processes of a `torch.distributed` group: a new layer, the same in each of them.
@@ -333,35 +258,29 @@ class ExactLinear(CodedLinear):
         """
         layers: list[Any] = [None] * distributed.get_world_size(group)
         distributed.all_gather_object(layers, copy.deepcopy(self).cpu(), group)
-        total = layers[0]
-        for layer in layers[1:]:
-            total = total.merge(layer)
-        return total.to(self.V.device)
+        return functools.reduce(type(self).merge, layers).to(self.V.device)
 
     def solve(self, ridge: float | None = None) -> Solution:
         """Solve for V. `ridge` defaults to the configuration's; None there, too, is generalised cross-validation."""
-        if not int(self.sums.samples):
+        if not self.sums.samples.any():
             raise ValueError("nothing was observed yet: call observe(x, y) first")
         ridge = self.config.ridge if ridge is None else ridge
-        if ridge is not None and not (isinstance(ridge, int | float) and 0 < ridge < math.inf):
+        if ridge is not None and not 0 < ridge < math.inf:
             raise ValueError(f"ridge must be None or a finite number > 0, got {ridge!r}")
-        with full_precision(self.V.device):
-            V, solution = solve(self.sums, ridge)
-        self.V = V.float()
-        self.ridge.fill_(math.nan if ridge is None else ridge)
-        self.mark(CURRENT)
-        for parameter in self.parameters():
-            parameter.requires_grad_(False)  # an old weight, which no longer answers
+        self.V, solution = solve(self.sums, ridge)
+        self.ridge.fill_(ridge or 0)
+        self.is_solved = self.is_current = True
+        self.requires_grad_(False)  # an old weight no longer answers
         return solution
 
     def require_solved(self) -> None:
         """Solve as the last time, if samples came or went since."""
         if not self.is_current:
-            self.solve(None if self.ridge.isnan() else float(self.ridge))
+            self.solve(float(self.ridge) if self.ridge > 0 else None)
 
     def forward(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """(..., out_features), in the dtype of x; solves first if samples came or went since."""
-        rows, z, shape = self.paired(x, control)
+        rows, z, shape = self.paired(x, control, learning=False)
         self.record_programs(x, control)
         if self.R is not None and not self.is_solved:
             return linear(x, self.R, self.bias)
@@ -374,12 +293,12 @@ class ExactLinear(CodedLinear):
     def calibrate(self, x: Tensor, y: Tensor, *, control: Tensor | None = None) -> float:
         """Fit the temperature of `probabilities` on held-out samples with labels (Guo et al., 2017); returns it."""
         scores = self(x, control).detach().double().reshape(-1, self.out_features)
-        labels, outputs = self.targets(y, x.shape[:-1])
-        if outputs is None or not len(labels):
+        labels = self.targets(y, x.shape[:-1])
+        if labels.is_floating_point() or not len(labels):
             raise ValueError("calibrate must be given labels of at least one sample")
-        candidates = torch.logspace(-4, 2, 241, dtype=torch.float64, device=scores.device)
-        losses = [nn.functional.cross_entropy(scores / temperature, labels) for temperature in candidates]
-        self.temperature.copy_(candidates[int(torch.stack(losses).argmin())])
+        candidates = torch.logspace(-4, 2, 241).to(scores)
+        losses = torch.stack([nn.functional.cross_entropy(scores / one, labels) for one in candidates])
+        self.temperature.copy_(candidates[losses.argmin()])
         return float(self.temperature)
 
     def probabilities(self, x: Tensor, control: Tensor | None = None) -> Tensor:
@@ -390,92 +309,58 @@ class ExactLinear(CodedLinear):
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> ExactPrograms:
         """How strongly these inputs use each slot."""
-        _, z, shape = self.paired(x, control)
-        use = self.memory.use(z.float())
-        return ExactPrograms((use if self.config.features == "relu" else use / SCALE).reshape(*shape, -1))
+        _, z, shape = self.paired(x, control, learning=False)
+        return ExactPrograms(self.memory.use(z.float()).reshape(*shape, -1))
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
-        """`W_t = R + sum_i w_i A^T V_i` (..., d_in, d_out) of local programs, or R alone. Beside it each input has a
-        constant of its own, `sum_i w_i (c_i - V_i A m)`. Other features give no weight."""
-        if self.config.features not in ("local", "none"):
-            raise ValueError(f"only 'local' features give each input a weight, got features={self.config.features!r}")
+        """`W_t = R + sum_i w_i A^T V_i` (..., d_in, d_out), the slope in x where what addresses the slots is held.
+
+        Beside it each input has a constant of its own, to which all slots of other features than `local` belong.
+        """
         self.require_solved()
-        x, z, shape = self.paired(x, control)
-        local, beside = self.V[: self.memory.width], self.V[self.memory.width :]
-        weight = self.V.new_zeros(len(x), self.in_features, self.out_features)
-        if self.config.residual:
-            weight = weight + beside[: self.in_features]
-        if len(local):
-            per_slot = local.view(len(self.memory.keys), -1, self.out_features)[:, 1:]
-            mixed = torch.einsum("np,pro->nro", self.memory.use(z.float()), per_slot)
-            weight = weight + self.memory.directions.mT @ mixed
-        return weight.reshape(*shape, self.in_features, self.out_features)
+        _, z, shape = self.paired(x, control, learning=False)
+        steps = torch.eye(self.in_features + 1, dtype=torch.float64, device=self.V.device)[:, 1:]  # zero, unit vectors
+        answers = [self.features(steps, one.double().expand(len(steps), -1)) @ self.V.double() for one in z.split(1)]
+        slopes = torch.stack([answer[1:] - answer[0] for answer in answers]).float()
+        return slopes.reshape(*shape, self.in_features, self.out_features)
 
     def constant_weight(self) -> Tensor:
         """The old weight, before `solve`; after it no plain layer answers alike."""
         if self.R is None or self.is_solved:
-            raise ValueError(
-                f"{self.name or 'an exact layer'} answers from features, so that no plain layer answers alike: it can "
-                "be restored only where it replaced one, before solve"
-            )
+            raise ValueError(f"cannot restore {self.name or 'an exact layer'}: no plain layer answers as it does")
         return self.R.detach()
 
-    def to_plain(self) -> nn.Linear:
-        like = self.V if self.R is None else self.R
-        options = {"device": like.device, "dtype": like.dtype}
-        return nn.utils.skip_init(nn.Linear, self.in_features, self.out_features, self.bias is not None, **options)
-
     @classmethod
-    def like(
-        cls, plain: Any, config: Any, *, control_dim: int | None = None, device: torch.device | str | None = None
-    ) -> Self:
-        layer = super().like(plain, config, control_dim=control_dim, device=device)
+    def like(cls, plain: Any, config: Any, **options: Any) -> Self:
+        layer = super().like(plain, config, **options)
         for name, old in (("R", plain.weight), ("bias", plain.bias)):
-            if old is not None:
-                setattr(layer, name, nn.Parameter(torch.empty_like(old, device=layer.V.device)))
+            setattr(layer, name, None if old is None else nn.Parameter(torch.empty_like(old, device=layer.V.device)))
         return layer
 
-    @classmethod
-    def from_plain(cls, plain: Any, config: Any, *, control_dim: int | None = None) -> Self:
-        layer = cls.like(plain, config, control_dim=control_dim)
-        with torch.no_grad():
-            for own, old in ((layer.R, plain.weight), (layer.bias, plain.bias)):
-                if own is not None:
-                    own.copy_(old)
-        layer.adopt(plain)
-        return layer
+    def start_from(self, weight: Tensor) -> None:
+        """Keep the old weight."""
+        if self.R is not None:
+            self.R.copy_(weight)
 
     def numbers(self) -> dict[str, int]:
         """How many numbers must be stored to `answer`, and to go on to `learn`: of G, which is symmetric, half; of what
         the seed draws again, none."""
-        kinds, width = self.sums.G.shape[:2]
-        answer = self.memory.numbers() + self.V.numel()
-        return {"answer": answer, "learn": answer + kinds * width * (width + 1) // 2 + len(self.ledger)}
+        (kinds, width, _), answer = self.sums.G.shape, sum(self.stored().values())
+        return {"answer": answer, "learn": answer + kinds * width * (width + 1) // 2 + len(self.sums.ledger)}
 
     def stored(self) -> dict[str, int]:
         return {"memory": self.memory.numbers(), "main": self.V.numel()}
 
-    def weight_parameters(self) -> Iterator[nn.Parameter]:
-        if self.R is not None:
-            yield self.R
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """As in any module, but buffers whose size depends on what was observed take the size that was saved."""
-        for name in self.resizable:
-            owner, _, own = name.rpartition(".")
-            old, saved = self.get_buffer(name), state_dict.get(prefix + name)
-            if saved is not None:
-                setattr(self.get_submodule(owner), own, old.new_zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self.resize(len(self.sums.square))
-        self.mark(int(self.status))
+        V = self.V
+        self.keep(self.sums)
+        self.V, self.is_solved, self.is_current = V, not self.ridge.isnan(), bool(V.any())
 
     @property
     def resizable(self) -> tuple[str, ...]:
-        outputs = ("V", *(f"sum_{name}" for name in Sums._fields)) if self.is_open else ()
-        return "ledger", "memory.origin", *outputs
+        return "origin", "sum_ledger", *(("V", *(f"sum_{name}" for name in Sums._fields[:-1])) if self.is_open else ())
 
     def describe(self) -> str:
-        fields = {"bias": self.has_constant, **dataclasses.asdict(self.config)}
-        control = {} if self.control_dim is None else {"control_dim": self.control_dim}
-        return ", ".join(f"{name}={value}" for name, value in (fields | control).items())
+        return f"bias={self.has_constant}, {super().describe().partition(', ')[2]}"

@@ -44,14 +44,12 @@ def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
     1979), where RSS and the trace of the hat matrix H follow from G, B and the sum of y².
     """
     values, axes = torch.linalg.eigh(sums.G.sum(0))
-    values, samples = values.clamp(min=0), sums.weight.sum()
+    values, samples = values.clamp(min=0), sums.samples.sum()
     projected = axes.mT @ sums.B
     power = projected.square().sum(1)
     top = values[-1].clamp(min=1e-300)
-    if ridge is None:
-        ridges = top * torch.logspace(-12, 0, RIDGES, dtype=torch.float64, device=values.device)
-    else:
-        ridges = torch.tensor([ridge], dtype=torch.float64, device=values.device)
+    candidates = torch.logspace(-12, 0, RIDGES, dtype=torch.float64, device=values.device)
+    ridges = top * candidates if ridge is None else top.new_tensor([ridge])
     shifted = values + ridges.unsqueeze(1)
     freedom = (values / shifted).sum(1)
     residual = sums.square.sum() - (power * (shifted + ridges.unsqueeze(1)) / shifted.square()).sum(1)
@@ -61,8 +59,7 @@ def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
     condition = float((top + ridges[best]) / (values[0] + ridges[best]))
     if condition > WORST_CONDITION:
         warnings.warn(
-            f"solve: the condition number is {condition:.0e}, more than float64 can take: use a larger ridge, or None",
-            stacklevel=3,
+            f"solve: float64 cannot take a condition number of {condition:.0e}: use a larger ridge", stacklevel=3
         )
     V = axes @ (projected / shifted[best].unsqueeze(1))
-    return V, Solution(float(ridges[best]), condition, float(freedom[best]), float(score[best]))
+    return V.float(), Solution(float(ridges[best]), condition, float(freedom[best]), float(score[best]))

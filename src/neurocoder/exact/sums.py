@@ -3,83 +3,76 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 TOLERANCE = 1e-9
-"""How far below zero rounding may take an eigenvalue of G, over the largest entry of its diagonal."""
+"""How far below zero rounding may take an eigenvalue of G, over the largest entry of its diagonal, or another sum."""
 
 
 class Sums(NamedTuple):
-    """Sums over samples with features phi (M,), targets y (C,) and weights c; all but the last two in float64."""
+    """Sums over samples with features phi (M,), targets y (C,) and weights c, in float64; K = 1, or one a class."""
 
     G: Tensor
-    """sum c phi phi^T (K, M, M): K = 1, or one for each class"""
+    """sum c phi phi^T (K, M, M)"""
     B: Tensor
     """sum c phi y^T (M, C)"""
     square: Tensor
-    """sum c y² (C,)"""
-    weight: Tensor
-    """sum c (K,)"""
-    labels: Tensor
-    """Samples with each label (C,), of those that came with one"""
+    """sum c y² (C,): of labels, how many each class has"""
     samples: Tensor
-    """Samples (1,)"""
+    """How many samples (K,)"""
+    ledger: Tensor
+    """A hash of each sample (n,), if they are kept"""
 
     @classmethod
-    def zero(cls, features: int, outputs: int, kinds: int, device: torch.device | str | None) -> Sums:
+    def zero(cls, features: int, outputs: int, per_class: bool, device: torch.device | str | None) -> Sums:
         """No samples."""
-        shapes = (kinds, features, features), (features, outputs), (outputs,), (kinds,)
+        kinds = outputs if per_class else 1
+        shapes = (kinds, features, features), (features, outputs), (outputs,)
         wide = (torch.zeros(shape, device=device, dtype=torch.float64) for shape in shapes)
-        return cls(*wide, *(torch.zeros(size, device=device, dtype=torch.int64) for size in (outputs, 1)))
+        return cls(*wide, *(torch.zeros(size, device=device, dtype=torch.int64) for size in (kinds, 0)))
 
-    def widened(self, outputs: int, per_class: bool) -> Sums:
-        """The same with more outputs, of which nothing was seen."""
-        more = outputs - len(self.square)
-        if not more:
-            return self
-        pad = torch.nn.functional.pad
-        return self._replace(
-            G=pad(self.G, (0, 0, 0, 0, 0, more)) if per_class else self.G,
-            B=pad(self.B, (0, more)),
-            square=pad(self.square, (0, more)),
-            weight=pad(self.weight, (0, more)) if per_class else self.weight,
-            labels=pad(self.labels, (0, more)),
-        )
+    def add(self, phi: Tensor, y: Tensor, c: Tensor, per_class: bool) -> None:
+        """Add samples with features (N, M), labels (N,) or real targets (N, C), and weights (N,)."""
+        target = y if y.is_floating_point() else one_hot(y, len(self.square)).double()
+        weighted = phi * c.unsqueeze(1)
+        self.B.addmm_(weighted.mT, target)
+        self.square.add_(c @ target.square())
+        for kind in y.unique().tolist() if per_class else [0]:
+            rows = y == kind if per_class else slice(None)
+            self.G[kind].addmm_(weighted[rows].mT, phi[rows])
+            self.samples[kind] += len(c[rows])
 
     def plus(self, other: Sums, sign: int = 1) -> Sums:
-        """The sum, or with `sign=-1` the difference."""
-        return Sums(*(mine + sign * theirs for mine, theirs in zip(self, other, strict=True)))
+        """The sum, or with `sign=-1` the difference, as wide as the wider one; the ledger of the sum alone."""
+        totals = []
+        for mine, theirs in zip(self[:-1], other[:-1], strict=True):
+            totals.append(mine.new_zeros([max(sizes) for sizes in zip(mine.shape, theirs.shape, strict=True)]))
+            totals[-1][tuple(map(slice, mine.shape))] = mine
+            totals[-1][tuple(map(slice, theirs.shape))].add_(theirs, alpha=sign)
+        return Sums(*[*totals, torch.cat([self.ledger, other.ledger])])
 
-    def covers(self, other: Sums) -> bool:
-        """Whether the samples of `other` may be among these: no count or eigenvalue of G would become negative."""
-        left = self.plus(other, -1)
-        if min(int(left.samples), int(left.labels.min())) < 0:
-            return False
-        G = left.G.clone()
-        G.diagonal(dim1=1, dim2=2).add_(TOLERANCE * self.G.diagonal(dim1=1, dim2=2).amax().clamp(min=1e-290))
-        positive = torch.linalg.cholesky_ex(G).info == 0
-        return bool(positive.all() and (left.weight > -TOLERANCE * self.weight.sum()).all())
+    def minus(self, other: Sums) -> Sums:
+        """The difference; an error if the samples of `other` cannot be among these."""
+        left, ledger = self.plus(other, -1), Counter(self.ledger.tolist())
+        ledger.subtract(other.ledger.tolist())
+        negative = [bool((new < -TOLERANCE * old.sum()).any()) for new, old in zip(left[2:4], self[2:4], strict=True)]
+        G, top = left.G.clone(), self.G.diagonal(dim1=1, dim2=2).amax()
+        G.diagonal(dim1=1, dim2=2).add_(TOLERANCE * top.clamp(min=1e-290))
+        negative += [min(ledger.values(), default=0) < 0, bool(torch.linalg.cholesky_ex(G).info.any())]
+        if left.B.shape != self.B.shape or any(negative):
+            raise ValueError("these samples cannot all have been observed with this y and weight: none is forgotten")
+        left = left._replace(ledger=self.ledger.new_tensor(list(ledger.elements())))
+        return left if left.samples.any() else Sums(*map(torch.zeros_like, left))  # without the rounding
 
 
 def hashes(*parts: Tensor) -> Tensor:
-    """A 64-bit hash (N,) of each sample, from the rows of all parts."""
-    rows = [part.detach().to("cpu", torch.float64).reshape(len(part), -1).contiguous().numpy() for part in parts]
-    digests = (b"".join(row.tobytes() for row in sample) for sample in zip(*rows, strict=True))
-    found = [int.from_bytes(hashlib.blake2b(digest, digest_size=8).digest(), "big", signed=True) for digest in digests]
-    return torch.tensor(found, dtype=torch.int64)
-
-
-def without(ledger: Tensor, gone: Tensor) -> Tensor | None:
-    """The ledger (n,) without these hashes, each once; None if one of them is not in it."""
-    ledger, _ = ledger.sort()
-    gone, count = gone.unique(return_counts=True)
-    first = torch.searchsorted(ledger, gone)
-    if bool((torch.searchsorted(ledger, gone, right=True) - first < count).any()):
-        return None
-    keep = torch.ones(len(ledger), dtype=torch.bool)
-    offset = torch.arange(int(count.sum())) - (count.cumsum(0) - count).repeat_interleave(count)
-    keep[first.repeat_interleave(count) + offset] = False
-    return ledger[keep]
+    """A 64-bit hash (N,) of each sample, from the rows of all parts; on the device of the first."""
+    rows = torch.cat([part.detach().cpu().double().reshape(len(part), -1) for part in parts], 1).numpy()
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+    found = [int.from_bytes(digest, "big", signed=True) for digest in digests]
+    return torch.tensor(found, dtype=torch.int64, device=parts[0].device)

@@ -392,6 +392,12 @@ class CodedLayer(nn.Module):
         """Names of saved tensors whose size depends on what was learned; loading takes the size that was saved."""
         return ()
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in self._buffers.keys() & self.resizable:
+            if (saved := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, self.get_buffer(name).new_zeros(saved.shape))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def stored(self) -> dict[str, int]:
         """Numbers that the layer keeps besides its parameters, by part, such as keys that are not trained."""
         return {}

@@ -69,6 +69,12 @@ class Config:
                 raise ValueError(f"{self.owner}.{name} must be {bound}, got {value!r}")
             object.__setattr__(self, name, number)
 
+    def _keep_flags(self, *names: str) -> None:
+        """Require True or False."""
+        for name in names:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{self.owner}.{name} must be True or False, got {getattr(self, name)!r}")
+
     def _keep_number(self, name: str, *, positive: bool = False, signed: bool = False) -> None:
         """Require a finite number >= 0 (> 0, or of either sign) and keep it as a Python float."""
         value = getattr(self, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,15 @@ from .active import ActiveProgram
 from .base import CodedLayer
 from .checks import require_floating, require_size
 from .config import Config
+
+
+class Options(TypedDict, total=False):
+    """Arguments of every layer besides its sizes, its bias and its configuration."""
+
+    control_dim: int | None
+    """Width of another tensor that steers the layer, `layer(x, control=z)`; None: its own input does."""
+    device: torch.device | str | None
+    dtype: torch.dtype | None
 
 
 class CodedLinear(CodedLayer):

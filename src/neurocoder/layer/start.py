@@ -1,9 +1,9 @@
-"""Starting values that several kinds share, drawn in float32 on the CPU."""
+"""Starting values that several kinds share, drawn in float32 on the CPU; and values that must keep their precision."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,6 +22,17 @@ def full_precision(device: torch.device) -> Iterator[None]:
             if torch.amp.is_autocast_available(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def keeping(fn: Callable[[Tensor], Tensor], kept: Iterable[Tensor]) -> Callable[[Tensor], Tensor]:
+    """What `nn.Module._apply` is given, such as a change of dtype, without the change of dtype for these tensors."""
+    names = {id(tensor) for tensor in kept}
+
+    def applied(tensor: Tensor) -> Tensor:
+        new = fn(tensor)
+        return tensor.to(new.device) if id(tensor) in names and new.dtype != tensor.dtype else new
+
+    return applied
 
 
 def plain_weight(shape: tuple[int, ...]) -> Tensor:

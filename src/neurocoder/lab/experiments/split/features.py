@@ -68,10 +68,10 @@ def features(
     key = "".join([RECIPE, _digest(images), *map(_digest, network.state_dict().values())])
     checksum = hashlib.sha256(key.encode()).hexdigest()[:16]
     file = cache_folder() / "features" / f"{name}-{'train' if train else 'test'}-{size}px-{checksum}.safetensors"
-    x = _read(file, len(images))
+    x = kept(file, len(images), resnet.FEATURES)
     if x is None:
         x = extract(network.to(device), images, size, progress)
-        _write(file, x)
+        keep(file, x)
     return x.to(device), labels.to(device)
 
 
@@ -89,15 +89,15 @@ def _digest(tensor: Tensor) -> str:
     return hashlib.sha256(tensor.contiguous().numpy().data).hexdigest()
 
 
-def _read(file: Path, count: int) -> Tensor | None:
-    """Cached features, or None; warns if the file is damaged."""
+def kept(file: Path, count: int, width: int) -> Tensor | None:
+    """Cached features (count, width), or None; warns if the file is damaged."""
     if not file.is_file():
         return None
     try:
         with safe_open(file, framework="pt") as content:
             x = content.get_tensor("features")
             digest = (content.metadata() or {}).get("sha256")
-        if x.shape == (count, resnet.FEATURES) and x.dtype == torch.float32 and _digest(x) == digest:
+        if x.shape == (count, width) and x.dtype == torch.float32 and _digest(x) == digest:
             return x
         reason = "its content does not match its checksum"
     except (SafetensorError, OSError) as error:
@@ -106,7 +106,8 @@ def _read(file: Path, count: int) -> Tensor | None:
     return None
 
 
-def _write(file: Path, x: Tensor) -> None:
+def keep(file: Path, x: Tensor) -> None:
+    """Write features to the cache, or warn that they could not be kept."""
     x = x.cpu()
     try:
         with atomic_write(file) as temporary:
