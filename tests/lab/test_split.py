@@ -15,8 +15,9 @@ from neurocoder.lab.data import cifar, mnist, sources
 from neurocoder.lab.experiments.split.data import backbone, prepare, tasks_of
 from neurocoder.lab.experiments.split.experiment import Split, SplitConfig, results
 from neurocoder.lab.experiments.split.figures import LOOKS
-from neurocoder.lab.experiments.split.models import build_model
-from neurocoder.lab.experiments.split.variants import MODELS, make_method, make_optimiser, parse, variants
+from neurocoder.lab.experiments.split.growing import SIZES
+from neurocoder.lab.experiments.split.models import build_growing, build_model
+from neurocoder.lab.experiments.split.variants import CHOSEN, MODELS, make_method, make_optimiser, parse, variants
 from neurocoder.lab.records.checkpoint import Checkpoint
 
 CPU = torch.device("cpu")
@@ -228,3 +229,21 @@ def test_settings_of_other_models_have_no_effect():
     models = {"mlp": ["width"], "mlp-wide": [], "neurocoder-plain": ["width", "hidden"], "growing-small": ["writes"]}
     for model, own in models.items():
         assert {*Split().effective(config, f"mnist-task-adam-{model}")} == {"epochs", *own}
+
+
+def test_a_run_whose_factor_was_chosen_anew_is_another_one(tmp_path, monkeypatch, capsys):
+    variant = "mnist-domain-l2-mlp"
+    words = ["run", "split", "--preset", "smoke", "--samples", "16", "--strength", "None", "--variants", variant]
+    words += ["--device", "cpu", "--output", str(tmp_path)]
+    assert main(words) == 0
+    assert main([*words, "--dry-run"]) == 0
+    monkeypatch.setitem(CHOSEN, "mnist-domain-l2", {"mlp": 20})
+    assert main([*words, "--dry-run"]) == 2
+    assert "coefficient is 5.0 there and 10.0 here; choose another --output" in capsys.readouterr().err
+
+
+def test_sizes_of_growing_models_are_those_of_the_table_unless_they_are_given():
+    config = SplitConfig(rank=3)
+    found = Split().chosen(config, "cifar10-task-adagrad-growing-small")["size"]
+    assert found == SIZES["growing-small", "features"]._replace(rank=3)._asdict()
+    assert build_growing("growing-small", 4, 2, None, config, "features").memory(0).U.shape[:2] == (980, 3)

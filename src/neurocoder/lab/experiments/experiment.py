@@ -54,6 +54,11 @@ class Experiment(ABC):
         one may resume the other."""
         return config
 
+    def chosen(self, config: Any, variant: str) -> Mapping[str, Any]:
+        """What settings that are left to a table in the code stand for now, under the names by which `run` observes
+        it. A finished run that observed something else is another one."""
+        return {}
+
     def prepare(self, config: Any, variants: Sequence[str]) -> None:  # noqa: B027  # most experiments need nothing
         """Called before a sweep of these variants: find what they read, or download it. Raise `FileNotFoundError` or
         `ValueError` that says what to do."""

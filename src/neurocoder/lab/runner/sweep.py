@@ -70,9 +70,12 @@ def _finished(job: Job, setup: Setup, log: Log) -> Record | None:
     if setup.overwrite or job.checkpoint(setup).exists():
         return None
     asked = job.effective(plain(job.config)) | {"precision": setup.precision}
+    chosen = load(job.experiment).chosen(job.config, job.variant)
 
     def difference(record: Record) -> str:
-        return diff_config(job.effective(record.config) | {"precision": record.precision}, asked)
+        then = {name: record.observations[name] for name in chosen if name in record.observations}
+        now = {name: chosen[name] for name in then}
+        return diff_config(job.effective(record.config) | {"precision": record.precision} | then, asked | now)
 
     if not path.exists():
         rows = store.find(setup.output, job.name, job.preset, job.variant, job.seed)

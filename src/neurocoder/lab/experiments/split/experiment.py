@@ -28,7 +28,7 @@ from ..supervised import starting_values
 from . import report as split_sections
 from .data import prepare, tasks_of
 from .growing import Growing, View, erased, nearest_keys, slot_map
-from .models import build_growing, build_model
+from .models import build_growing, build_model, size_of
 from .variants import make_method, make_optimiser, naming, parse, variants
 
 VIEWS: dict[str, View] = {"mnist": "blurred", "permuted": "pixels"}
@@ -154,6 +154,13 @@ class Split(Experiment):
         known = {"width": None, **config}  # older records do not have it
         return {name: value for name, value in known.items() if name not in idle}
 
+    def chosen(self, config: SplitConfig, variant: str) -> Mapping[str, Any]:
+        one = parse(variant)
+        found: dict[str, Any] = {"coefficient": make_method(one, config.strength)[1]}
+        if one.model.startswith("growing"):
+            found["size"] = size_of(one.model, config, VIEWS.get(one.dataset, "features"))._asdict()
+        return found
+
     def prepare(self, config: SplitConfig, variants: Sequence[str]) -> None:
         prepare(parse(variant).dataset for variant in variants)
 
@@ -183,7 +190,7 @@ class Split(Experiment):
                 model = build_model(variant.model, inputs, outputs, heads, config, **sizes)
         model.to(context.device)
         context.describe(model)
-        method, coefficient = make_method(variant, config.strength)
+        method, _ = make_method(variant, config.strength)
 
         def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
             made = make_optimiser(variant.method, parameters, config.rate)
@@ -228,7 +235,7 @@ class Split(Experiment):
                 own = [row for row in rows if row]  # a head serves one task
                 drift.setdefault(name, []).append([round(sum(slot) / len(own), 4) for slot in zip(*own, strict=True)])
         matrix = [[round(value, 4) for value in row] for row in trainer.matrix.tolist()]
-        context.observe({"matrix": matrix, "untrained": untrained, "coefficient": coefficient})
+        context.observe({"matrix": matrix, "untrained": untrained, **self.chosen(config, context.variant)})
         context.observe({"usage": used, "drift": drift})
         if isinstance(model, Growing):
             context.observe({"slot_map": slot_map(model, tasks, steps), "erased": erased(model, tasks)})

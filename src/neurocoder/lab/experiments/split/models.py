@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import neurocoder as nc
 
-from .growing import SIZES, Growing, View
+from .growing import SIZES, Growing, Size, View
 
 if TYPE_CHECKING:
     from .experiment import SplitConfig
@@ -38,23 +38,28 @@ class MultiHead(nn.Module):
         return self.heads[0](self.trunk(x))[:, place * self.outputs : (place + 1) * self.outputs]
 
 
+def size_of(name: str, config: SplitConfig, view: View) -> Size:
+    """The sizes of a growing model of this name; what the config leaves open is the model's own."""
+    given = {field: getattr(config, field) for field in Size._fields}
+    return SIZES[name, view]._replace(**{field: value for field, value in given.items() if value is not None})
+
+
 def build_growing(
     name: str, inputs: int, outputs: int, heads: int | None, config: SplitConfig, view: View = "blurred"
 ) -> Growing:
-    """A growing model of this name; what the config leaves open is the model's own."""
-    size = SIZES[name, view]
-    slots = (config.slots or size.slots) // (heads or 1)
+    """A growing model of this name, with the sizes of `size_of`."""
+    size = size_of(name, config, view)
+    slots = size.slots // (heads or 1)
     memory = nc.GrowingConfig(
         slots=slots,
         max_slots=slots,
-        rank=config.rank or size.rank,
-        writes=config.writes or size.writes,
+        rank=size.rank,
+        writes=size.writes,
         residual=False,
-        max_similarity=size.max_similarity if config.max_similarity is None else config.max_similarity,
+        max_similarity=size.max_similarity,
         sharpness=20.0 if view == "features" else 50.0,
     )
-    key_dim = config.key_dim or size.key_dim
-    return Growing(inputs, outputs, heads, memory, view, key_dim)
+    return Growing(inputs, outputs, heads, memory, view, size.key_dim)
 
 
 def build_model(
