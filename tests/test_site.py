@@ -148,7 +148,7 @@ def browse(site):
         page.press("input[name=q]", "Enter")
         page.locator("#search-results li a", has_text="ProgramConfig.sharpness").wait_for()
         page.set_viewport_size({"width": 390, "height": 844})
-        for name in ("index", "equations", "BENCHMARKS", "results/split", "api/layers"):
+        for name in ("index", "equations", "BENCHMARKS", "results/split-mnist-task", "api/layers"):
             page.goto((site / f"{name}.html").as_uri())
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
         browser.close()

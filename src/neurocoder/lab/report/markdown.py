@@ -63,7 +63,9 @@ def page(title: str, chapters: Sequence[Chapter], links: Sequence[str] = ()) -> 
         blocks += [f"**Note.** {escape(line)}" for line in chapter.warnings]
         for part in chapter.sections:
             blocks += section(part, chapter.pictures)
-        blocks += ["### To reproduce", escape(chapter.origin), "\n".join(["```sh", *chapter.commands, "```"])]
+        apart = any(part.page for part in chapter.sections)
+        blocks.append("### To reproduce, with the other parts" if apart else "### To reproduce")
+        blocks += [escape(chapter.origin), "\n".join(["```sh", *chapter.commands, "```"])]
     return "\n\n".join(blocks) + "\n"
 
 
