@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import neurocoder as nc
 
 from ...data import mnist
 from ...records.files import atomic_write
-from . import episode, learn
+from . import episode, learn, picture
 from .demo_model import SIDE, Demo
-from .packaged import encoded
+from .packaged import encoded, packed
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
@@ -23,16 +22,12 @@ SCRIPTS = (
     *("drawing", "picker", "answer", "slots", "attention", "components"),
     *("weights", "why", "tree", "similar", "between"),
     *("learn_layers", "learn_run", "learn", "episode"),
+    *("steered", "picture"),
     *("tour", "explorer"),
 )
 """In the order in which the page runs them: the equations, tools, one view a file, the whole."""
 DIGITS_EACH = 20
 """Test digits of each class on the page: the first ones of the test set."""
-
-
-def packed(tensor: Tensor) -> dict[str, Any]:
-    """Shape and content of a tensor."""
-    return {"shape": list(tensor.shape), "data": encoded(tensor)}
 
 
 def test_digits() -> dict[str, Any]:
@@ -58,6 +53,7 @@ def data(demo: Demo) -> dict[str, Any]:
         "digits": test_digits(),
         "learn": learn.data(),
         "episode": episode.data(episode.load()),
+        "picture": picture.data(picture.load()),
     }
 
 

@@ -40,3 +40,8 @@ def encoded(values: Tensor) -> str:
     """Numbers in base64: bytes as they are, others as little-endian float32."""
     numbers = values.detach().cpu().contiguous().numpy()
     return b64encode(numbers.astype("u1" if values.dtype == torch.uint8 else "<f4").tobytes()).decode()
+
+
+def packed(tensor: Tensor) -> dict[str, Any]:
+    """Shape and content of a tensor."""
+    return {"shape": list(tensor.shape), "data": encoded(tensor)}

@@ -39,5 +39,5 @@ NC.data = (() => {
     return { model, digits, tree, average: tensor(given.average).data, given };
   }
 
-  return { bytes, load };
+  return { bytes, load, tensor };
 })();

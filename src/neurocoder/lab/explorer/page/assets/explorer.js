@@ -103,6 +103,7 @@ NC.start = (text) => {
     document.querySelectorAll(`[data-fact=${name}]`).forEach((place) => {
       place.textContent = value;
     });
+  app.picture = NC.picture(find("#picture-root"), { app });
   app.tour = NC.tour(find("#tour-open"), { app });
   app.views = mounted;
 
@@ -115,7 +116,8 @@ NC.start = (text) => {
   });
   const top = find("#bar");
   let away = false;
-  const show = () => top.classList.toggle("shown", away && scrollY > 40); // at the very top it would cover the heading
+  const panels = ["#digit-tab", "#digit-links", "#picture-tab"].map(find);
+  const show = () => top.classList.toggle("shown", away && !panels[0].hidden && scrollY > 40); // at the very top it would cover the heading
   new IntersectionObserver(([entry]) => {
     away = !entry.isIntersecting;
     show();
@@ -125,6 +127,19 @@ NC.start = (text) => {
     find("#draw").scrollIntoView({ block: "start" });
     drawing.canvas.focus({ preventScroll: true });
   });
+  function open(tab) {
+    panels.forEach((panel) => {
+      panel.hidden = !panel.id.startsWith(tab);
+    });
+    show();
+  }
+  const tab = location.hash === "#picture" ? "picture" : "digit";
+  const names = [
+    ["digit", "Read a digit"],
+    ["picture", "Steer a picture"],
+  ];
+  find("#tabs").append(NC.dom.choice("tab", "What to watch", names, tab, open));
+  open(tab);
   document.documentElement.dataset.ready = "yes";
   return app;
 };
