@@ -11,7 +11,8 @@ from neurocoder.lab.explorer.page import demo_model, picture
 
 TIMES = """() => Array.from({ length: 60 }, (_, n) => {
     const pad = document.getElementById("latent"), box = pad.getBoundingClientRect(), start = performance.now();
-    const at = { clientX: box.left + box.width * (0.5 + 0.4 * Math.sin(n / 9)), clientY: box.top + box.height * n / 60 };
+    const x = 0.5 + 0.4 * Math.sin(n / 9), y = n / 60;
+    const at = { clientX: box.left + x * box.width, clientY: box.top + y * box.height };
     pad.setPointerCapture = () => {};
     for (const name of n ? ["pointermove"] : ["pointerdown", "pointermove"])
         pad.dispatchEvent(new PointerEvent(name, { pointerId: 5, bubbles: true, ...at }));
@@ -74,8 +75,8 @@ def test_javascript_draws_what_python_does(browser, file, packaged):
     with opened(browser, file) as page:
         found = page.evaluate(
             """(places) => places.map((place) => {
-                const h = NC.app.picture.blend(place);
-                return [[...h], [...NC.app.picture.draw(h, 28)], [...NC.app.picture.draw(h.map((v, k) => k % 3 ? v : 0), 9)]];
+                const { blend, draw } = NC.app.picture, h = blend(place), part = h.map((v, k) => k % 3 ? v : 0);
+                return [[...h], [...draw(h, 28)], [...draw(part, 9)]];
             })""",
             places.tolist(),
         )
