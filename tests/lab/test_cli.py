@@ -115,7 +115,7 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("export runs.csv --records .", "no records under .: make some with `neurocoder run`"),
         (
             "report --presets worst",
-            "--presets must be among quick, best, paper, small, smoke, large, best-224, paper-224, stream, equal, got",
+            "--presets must be among quick, best, paper, small, smoke, large, best-224, paper-224, stream, equal",
         ),
     ],
 )

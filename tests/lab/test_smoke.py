@@ -15,6 +15,7 @@ VARIANTS = {
     "fields": [
         f"mnist-{name}-700" for name in ("fourier-core", "fourier-core-constant", "siren-hyper", "siren-softmax")
     ],
+    "everyday": [f"spirals-{layer}" for layer in ("plain", "noise", "paper", "core", "gate", "wide")],
     "images": [
         *("cifar10-mlp-original", "cifar10-mlp-neurocoder-steered", "cifar10-lenet-neurocoder-conv"),
         *("cifar10-lenet-mixture", "cifar100-densenet-stored-program"),

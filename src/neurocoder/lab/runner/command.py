@@ -30,6 +30,7 @@ PRESETS = {
     "paper": "the paper's hyper-parameters",
     "paper-224": "as paper, on images of 224 x 224 pixels",
     "stream": "a single pass over each task",
+    "rates": "a search for rates, on validation data",
     "large": "sequences with large values, as the paper's curves suggest",
     "small": "a small learning rate, as the paper's curves suggest",
     "smoke": "a check that everything works; its numbers mean nothing",
