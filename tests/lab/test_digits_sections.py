@@ -21,7 +21,6 @@ PAPER = {"gain_up_to": 5.0, "single_step_patterns": 2, "parameters": {"original"
 def found(random, k, slots):
     return {
         "centres": random.random((k, slots)).tolist(),
-        "deviations": random.random((k, slots)).tolist(),
         "share": (np.ones(k) / k).tolist(),
         "explain": 0.6,
     }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,22 @@ def starting_values(seed: int) -> Iterator[None]:
 def schedule(decay: Decay, steps: int) -> Callable[[int], float]:
     """The factor on the learning rate at each step: half a cosine from one to zero, or one."""
     return lambda step: (1 + math.cos(math.pi * step / steps)) / 2 if decay == "cosine" else 1.0
+
+
+def adam(
+    parameters: Iterable[tuple[str, Tensor]],
+    rate: float,
+    faster: Container[str] = (),
+    factor: float = 1.0,
+    **options: Any,
+) -> torch.optim.Adam:
+    """Adam over named parameters; those named in `faster` have `factor` times the rate."""
+    named = list(parameters)
+    groups: list[dict[str, Any]] = [
+        {"params": [entry for entry in named if (entry[0] in faster) == fast], "lr": rate * scale}
+        for fast, scale in ((False, 1.0), (True, factor))
+    ]
+    return torch.optim.Adam([group for group in groups if group["params"]], lr=rate, fused=True, **options)
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:

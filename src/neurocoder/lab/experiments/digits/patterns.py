@@ -41,9 +41,7 @@ def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
         y: their classes (N,), 0 to 9
 
     Returns:
-        `mean`, `deviation` (10, r, P): of the attention over each digit's images
-        `top_slot`, `top_share` (10, r): the slot that most often has the largest attention, and for which share of the
-            digit's images
+        `mean` (10, r, P): of the attention over each digit's images
         `components`: for each of the first three, what `find` returns
         `paths` (10, 2^components): how many of each digit's images follow which of the two patterns in each component,
             the first component's choice being the highest bit
@@ -54,9 +52,6 @@ def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     (programs,) = trace.values()
     attention = programs.u.double().cpu().numpy()
     digits = y.cpu().numpy()
-    by_digit = [attention[digits == digit] for digit in range(10)]
-    slots = attention.shape[-1]
-    votes = np.stack([(found.argmax(-1)[..., None] == np.arange(slots)).mean(0) for found in by_digit])
     components, path = [], np.zeros(len(digits), np.int64)
     for vectors in attention.swapaxes(0, 1)[:COMPONENTS]:
         found, groups = find(vectors)
@@ -65,10 +60,7 @@ def observe(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
     paths = np.stack([np.bincount(path[digits == digit], minlength=1 << len(components)) for digit in range(10)])
     return {
         "images": len(digits),
-        "mean": rounded([found.mean(0) for found in by_digit]),
-        "deviation": rounded([found.std(0) for found in by_digit]),
-        "top_slot": votes.argmax(-1).tolist(),
-        "top_share": rounded(votes.max(-1)),
+        "mean": rounded([attention[digits == digit].mean(0) for digit in range(10)]),
         "components": components,
         "paths": paths.tolist(),
         "bits": round(information(paths), 4),
@@ -85,8 +77,7 @@ def find(vectors: Array) -> tuple[dict[str, Any], Groups]:
         `count`: how many distinct patterns
         `silhouettes`: for 2, 3, ... patterns
         `best`, `two`: the patterns with the largest silhouette, distinct or not, and exactly two; each with `centres`
-            and `deviations` (k, P), the `share` of images of each, largest first, and the share of the variance that
-            they `explain`
+            (k, P), the `share` of images of each, largest first, and the share of the variance that they `explain`
         and which of the two each image follows (N,)
     """
     spread = float(np.sqrt(((vectors - vectors.mean(0)) ** 2).sum(-1).mean()))
@@ -135,7 +126,6 @@ def describe(vectors: Array, groups: Groups) -> dict[str, Any]:
     within = ((vectors - centres[groups]) ** 2).sum()
     return {
         "centres": rounded(centres),
-        "deviations": rounded([vectors[groups == index].std(0) for index in range(len(centres))]),
         "share": rounded(np.bincount(groups) / len(groups)),
         "explain": round(float(1 - within / total), 4) if total > 0 else 0.0,
     }

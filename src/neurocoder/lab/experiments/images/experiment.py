@@ -31,7 +31,7 @@ from ...train.loop import evaluating, train
 from ...train.spec import Task
 from ...validate import Count, Positive, validate
 from ..experiment import TaskExperiment
-from ..supervised import Decay, loss, schedule, starting_values
+from ..supervised import Decay, adam, loss, schedule, starting_values
 from . import report as images_sections
 from .augmentation import Kind
 from .data import ImageStream, Labelled, accuracy, division, load, predictions
@@ -176,12 +176,7 @@ class Images(TaskExperiment):
         faster = controllers(model) if factor != 1 else set()
 
         def optimiser(parameters: Iterable[tuple[str, Tensor]], learning_rate: float) -> torch.optim.Optimizer:
-            named = list(parameters)
-            groups: list[dict[str, Any]] = [
-                {"params": [entry for entry in named if (entry[0] in faster) == fast], "lr": learning_rate * scale}
-                for fast, scale in ((False, 1.0), (True, factor))
-            ]
-            return torch.optim.Adam([group for group in groups if group["params"]], lr=learning_rate, fused=True)
+            return adam(parameters, learning_rate, faster, factor)
 
         def evaluate(model: nn.Module) -> dict[str, float]:
             seconds = monotonic() - stream.begun  # the losses were just read, so the device has finished the epoch

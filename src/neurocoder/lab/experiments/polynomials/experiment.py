@@ -22,7 +22,7 @@ from ...report.sections import Section
 from ...train.spec import Batch, Task
 from ...validate import Count, Positive, Range, validate
 from ..experiment import TaskExperiment
-from ..supervised import schedule, starting_values
+from ..supervised import adam, schedule, starting_values
 from . import report as polynomials_sections
 from .data import PolynomialStream
 from .evaluation import HeldOut
@@ -139,18 +139,12 @@ class Polynomials(TaskExperiment):
             model = chosen.build(
                 scale=config.scale, sharpness=config.sharpness, orthogonality=config.orthogonality, start=config.start
             )
+        faster = {name for name, _ in model.named_parameters() if name.startswith("output.")}
+        faster = faster if chosen.output_rate != 1 else set()
         held_out = HeldOut(sequences, config.held_out, config.validation, device)
 
         def optimiser(parameters: Iterable[tuple[str, Tensor]], rate: float) -> torch.optim.Optimizer:
-            options: dict[str, Any] = {"fused": True, "capturable": device.type == "cuda"}
-            if chosen.output_rate == 1:
-                return torch.optim.Adam(parameters, rate, **options)
-            named = list(parameters)
-            groups: list[dict[str, Any]] = [
-                {"params": [entry for entry in named if entry[0].startswith("output.") == output], "lr": rate * factor}
-                for output, factor in ((False, 1.0), (True, chosen.output_rate))
-            ]
-            return torch.optim.Adam(groups, rate, **options)
+            return adam(parameters, rate, faster, chosen.output_rate, capturable=device.type == "cuda")
 
         return Task(
             model=model.to(device),
