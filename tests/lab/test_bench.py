@@ -300,12 +300,16 @@ def test_the_page_has_ratios_bars_and_the_growth_figure(run, tmp_path):
     axes = [tiny(f"growth-{axis}", group, axis=axis, points=points[axis]) for axis in cases.AXES]
     assert run(only=[tiny("1024x1024"), *axes]) == 0
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "BENCHMARKS.md").write_text("# By hand\n")
+    (tmp_path / "docs" / "BENCHMARKS.md").write_text(
+        f"# By hand\n\n{report.MARK}\n\nold\n\n{report.END}\n\n## Also by hand\n"
+    )
     assert run("--report") == 0
     page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()
     assert run("--report") == 0
     assert (tmp_path / "docs" / "BENCHMARKS.md").read_text() == page
     assert page.startswith("# By hand\n")
+    assert page.endswith(f"\n\n{report.END}\n\n## Also by hand\n")
+    assert "\nold\n" not in page
     entries = load(tmp_path, "1024x1024")["measurements"]
     plain, program = (
         next(e for e in entries if e["contender"] == name and e["direction"] == "forward+backward")

@@ -12,7 +12,8 @@ from .contenders import TITLES
 from .tables import MODES, Entry, Record, markdown, notes, ratio, short, spread, table
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
-MARK = "<!-- `neurocoder bench --report` writes the rest of this page from the records -->"
+MARK = "<!-- from here `neurocoder bench --report` writes, from the records -->"
+END = "<!-- to here -->"
 ONE_LINE = ("eager", "compiled", "wrapped", "graphed")
 """Modes that take one line of user code; a CUDA graph of a whole step takes several."""
 
@@ -256,16 +257,17 @@ def growth(found: Mapping[str, Record], device: str, docs: Path) -> list[str]:
 
 
 def write(found: Mapping[str, Mapping[str, Record]], paired: Mapping[str, Mapping[str, Record]], docs: Path) -> Path:
-    """Write the page below its introduction, and the figures; returns the page's path. `paired`: records of an earlier
-    version beside this one."""
+    """Write the page between its introduction and its end, and the figures; returns the page's path. `paired`: records
+    of an earlier version beside this one."""
     page = docs / "BENCHMARKS.md"
-    head = page.read_text().partition(MARK)[0].strip() if page.exists() else "# Benchmarks"
+    head, _, rest = (page.read_text() if page.exists() else "# Benchmarks").partition(MARK)
     entries = {(device, name): record["measurements"] for device in found for name, record in found[device].items()}
     targets = [target_row(target, entries.get((target.device, target.case), [])) for target in TARGETS]
-    blocks = [head, MARK, markdown(["device", "case", "mode", "bar", "aim", "measured", ""], targets)]
+    blocks = [head.strip(), MARK, markdown(["device", "case", "mode", "bar", "aim", "measured", ""], targets)]
     for device, records in found.items():
         blocks += [f"## {DEVICES[device]}", *sizes(records, device), *layers(records, device), *paths(records)]
         blocks += [*growth(records, device, docs), *pairs(paired.get(device, {}), device)]
+    blocks.append(f"{END}\n\n{rest.partition(END)[2].strip()}".strip())
     with atomic_write(page) as temporary:
         temporary.write_text("\n\n".join(blocks) + "\n")
     return page
