@@ -104,7 +104,7 @@ def test_the_best_rate_is_the_best_of_those_tried():
 def test_meta_learning_differentiates_the_steps():
     """Against torch.func: the gradient of the loss after one step of gradient descent from zero."""
     config = FieldsConfig(**{**vars(TINY), "learn": "meta", "inner_steps": 1, "inner_rate": 0.5})
-    run = Run(config, "mnist-fourier-film-20000", 0, CPU)
+    run = Run(config, "mnist-fourier-film-10000", 0, CPU)
     network = run.model.network.double()
     places, colours = data.places((4, 4)).double(), torch.rand(3, 16, 1).double()
     z = torch.zeros(3, 8, dtype=torch.float64, requires_grad=True)
@@ -144,7 +144,7 @@ def test_variants_and_their_names():
     assert Variant.of("cifar10-siren-core-shift-2100") == ("cifar10", "siren", "core-shift", 2100)
     experiment = load("fields")
     assert "mnist-fourier-low-rank-6300" in experiment.variants(experiment.presets["equal"])
-    assert "cifar10-siren-shift-20000" in experiment.variants(experiment.presets["best"])
+    assert "cifar10-siren-shift-10000" in experiment.variants(experiment.presets["best"])
 
 
 def test_the_pace_is_that_of_the_fastest_stretch():

@@ -30,7 +30,7 @@ from .models import CONTENDERS, DEPTHS, FEATURES, FieldNetwork, awaken, hidden_w
 from .rates import of as best_rates
 
 LENGTHS = (700, 2_100, 6_300)
-META_LENGTH = 20_000
+META_LENGTH = 10_000
 FITS = (3, 10, 100)
 """Steps of new images' latents."""
 LOOKS = 7
@@ -116,7 +116,7 @@ class Fields(TaskExperiment):
             images=50_000,
             new=10_000,
             part=1,
-            rate=3e-6,
+            rate=3e-5,
             learn="meta",
         ),
         "smoke": FieldsConfig(parameters=4_000, latent=8, images=16, new=4, batch=8, steps=4, warm_up=1),
@@ -124,19 +124,19 @@ class Fields(TaskExperiment):
     seeds: ClassVar[Mapping[str, Sequence[int]]] = {
         "quick": range(1),
         "equal": range(5),
-        "best": range(2),
+        "best": range(1),
         "smoke": range(1),
     }
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
         "quick": (3, 1),
         "equal": (600, 60),
-        "best": (100_000, 200),
+        "best": (50_000, 50),
         "smoke": (1, 1),
     }
     selections: ClassVar[Mapping[str, str]] = {
         "quick": "mnist-fourier-*-700",
         "equal": "mnist-fourier-*",
-        "best": "cifar10-siren-shift-*,cifar10-siren-core-20000",
+        "best": "cifar10-siren-shift-10000,cifar10-siren-core-10000",
         "smoke": "mnist-*-700",
     }
 
