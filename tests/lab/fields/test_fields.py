@@ -23,7 +23,9 @@ def test_psnr_by_hand():
     wanted = torch.zeros(2, 4, 1)
     found = torch.full((2, 4, 1), 0.1)
     found[1] = torch.tensor([[1.0], [0.0], [0.0], [0.0]])  # mean square error 1/4
-    assert data.psnr(found, wanted).tolist() == pytest.approx([20.0, 10 * math.log10(4)])
+    each = data.psnr(found, wanted)
+    assert each.tolist() == pytest.approx([20.0, 10 * math.log10(4)])
+    assert data.pooled(each) == pytest.approx(-10 * math.log10((0.01 + 0.25) / 2))
 
 
 def test_places_run_from_corner_to_corner_row_by_row():

@@ -66,6 +66,11 @@ def psnr(found: Tensor, wanted: Tensor) -> Tensor:
     return -10 * (found - wanted).double().square().mean((1, 2)).log10()
 
 
+def pooled(each: Tensor) -> float:
+    """The PSNR of the mean square error over all images, from that of each (N,)."""
+    return -10 * float((10 ** (-each / 10)).mean().log10())
+
+
 class PointStream(Shuffled):
     """Images in batches, all seen at the same random pixels; a block is an epoch with its own order and pixels."""
 

@@ -264,23 +264,20 @@ class Run:
         """How well some trained images are known."""
         taken = int(next(iter(self.adam.state.values()))["step"])
         self.pace.stop(taken)
-        found = {"trained": self.known(SEEN) if self.config.learn == "table" else self.refitted(3, SEEN)}
+        found = {"trained": float(self.seen(SEEN).mean())}
         self.pace.go(taken)
         return found
 
-    def known(self, count: int) -> float:
-        """PSNR of the first trained images."""
+    def seen(self, count: int) -> Tensor:
+        """PSNR of the first trained images (N,); if `learn` is meta, of latents that were fitted anew."""
+        if self.config.learn == "meta":
+            return self.fitted(data.colours_of(self.trained.colours[:count]), self.config.inner_steps, 0.0)[1]
         found, network = [], self.model.network
         with torch.no_grad():
             for rows in torch.arange(min(count, len(self.trained.colours)), device=self.device).split(AT_ONCE):
                 wanted = data.colours_of(self.trained.colours[rows])
                 found.append(data.psnr(network(self.places, self.model.latents_of(rows)), wanted))
-        return float(torch.cat(found).mean())
-
-    def refitted(self, steps: int, count: int) -> float:
-        """PSNR of the first trained images, with latents fitted anew."""
-        colours = data.colours_of(self.trained.colours[:count])
-        return float(self.fitted(colours, steps, 0.0)[1].mean())
+        return torch.cat(found)
 
     def start(self) -> Tensor:
         """Where new latents start (L,): the mean of the trained ones, or zero."""
@@ -312,12 +309,13 @@ class Run:
                 self.fit_rates[steps] = fitting.best_rate(network, self.places[::4], some, self.start(), steps)
             self.latents, each = self.fitted(colours, steps, self.fit_rates[steps])
             found[f"new_{steps}"] = float(each.mean())
-        table = self.config.learn == "table"
-        trained = self.known(len(self.trained.colours)) if table else self.refitted(10, len(self.new.colours))
+        trained = self.seen(len(self.trained.colours) if self.config.learn == "table" else len(self.new.colours))
         return {
-            "psnr": (trained + found[f"new_{FITS[-1]}"]) / 2,
-            "trained": trained,
+            "psnr": (float(trained.mean()) + found[f"new_{FITS[-1]}"]) / 2,
+            "trained": float(trained.mean()),
+            "trained_pooled": data.pooled(trained),
             **found,
+            f"new_{FITS[-1]}_pooled": data.pooled(each),
             "network_parameters": float(parameters(network)),
             "training_seconds": self.spec.steps / self.pace.steps_per_second,
             "steps_per_second": self.pace.steps_per_second,

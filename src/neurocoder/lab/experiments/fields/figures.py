@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from ...report import style
 from ...report.figures import legend, means, panel_figure
@@ -48,14 +49,18 @@ def against_time(panels: Mapping[str, Points], titles: Mapping[str, str]) -> Fig
                 }
                 means(axis, seconds, values, -math.inf, **look, capsize=2, markersize=4)
         axis.set(xscale="log", xlabel="seconds of training", ylabel=f"{name}, dB")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
     legend(figure, axes, ncols=4)
     return figure
 
 
-def grids(rows: Mapping[str, Grid], height: float) -> Figure:
-    """Pictures under each other, with their titles; `height` in inches of one."""
-    figure = style.new_figure(height * len(rows))
-    axes = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
+def grids(rows: Mapping[str, Grid]) -> Figure:
+    """Pictures under each other, with their titles."""
+    heights = [(style.WIDTH - 0.5) * grid.shape[0] / grid.shape[1] + 0.35 for grid in rows.values()]
+    figure = style.new_figure(sum(heights))
+    axes = figure.subplots(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, grid) in zip(axes, rows.items(), strict=True):
         axis.imshow(grid, cmap="gray" if grid.ndim == 2 else None, interpolation="nearest")
         axis.set_title(title, loc="left")

@@ -16,7 +16,7 @@ from . import data
 from .data import Pictures
 from .models import FieldNetwork
 
-SHOWN, BETWEEN, PAIRS, SWITCHED, OFF = 10, 9, 3, 3, 8
+SHOWN, BETWEEN, PAIRS, SWITCHED, OFF = 10, 9, 2, 3, 8
 """Images; pictures between two latents, and how many such pairs; images with programs switched off, and how many."""
 Grid = NDArray[np.uint8]
 """Pictures in rows: (rows H, columns W, C)."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from ...records.record import Record
@@ -17,7 +18,7 @@ from ...report.tables import Row, estimate, paired, table
 from . import figures
 from .data import TITLES
 from .models import CONTENDERS, FEATURES
-from .pictures import unpacked
+from .pictures import Grid, unpacked
 
 OURS = "core"
 BARS = {
@@ -77,10 +78,10 @@ def section(name: str, title: str, lengths: Lengths) -> Section:
 
 
 CAPTIONS = {
-    "new": "New images, and below what each network makes of them after 100 steps of the latent.",
+    "new": "New images, and what each network makes of them after 100 steps of the latent alone.",
     "between": "Between the latents of two trained images, in equal steps.",
-    "off": "A trained image, then the same with one number of its latent at zero: in a core layer, a program that is "
-    "switched off. The eight that change the picture most, from the left.",
+    "off": "Trained images, each followed by the same with one number of its latent at zero: in a core layer, with a "
+    "program switched off. The eight that change the picture most, from the left.",
 }
 
 
@@ -188,14 +189,15 @@ def against_time(lengths: Lengths) -> Figure:
 
 def pictures(runs: Mapping[str, Sequence[Record]], kind: str) -> Figure:
     """Pictures that the records have."""
-    rows = {}
+    rows: dict[str, Grid] = {}
     for contender in (OURS,) if kind == "off" else PICTURED:
-        kept = [
-            record.observations["pictures"] for record in runs.get(contender, ()) if "pictures" in record.observations
-        ]
+        kept = [run.observations["pictures"] for run in runs.get(contender, ()) if "pictures" in run.observations]
         if kept:
-            rows[CONTENDERS[contender].title] = unpacked(kept[0][kind])
+            grid = unpacked(kept[0][kind])
+            if kind == "new":  # the images themselves once, above all networks
+                images, grid = np.split(grid, 2)
+                rows = {"new images": images} | rows
+            rows[CONTENDERS[contender].title] = grid
     if not rows:
         raise UndrawableError("the records keep no pictures")
-    columns = max(grid.shape[1] / grid.shape[0] for grid in rows.values())
-    return figures.grids(rows, min(4.0, 9.0 / columns + 0.4))
+    return figures.grids(rows)
