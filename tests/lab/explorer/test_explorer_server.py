@@ -213,8 +213,8 @@ def test_a_connection_that_does_not_ask_in_time_is_closed(server, monkeypatch, k
 
 
 def test_an_answer_that_takes_longer_is_waited_for(server, found, monkeypatch):
-    monkeypatch.setattr(connection, "SECONDS", 0.1)
-    monkeypatch.setattr(found, "inspect", lambda *question: time.sleep(0.5) or {"late": True})
+    monkeypatch.setattr(connection, "SECONDS", 0.4)
+    monkeypatch.setattr(found, "inspect", lambda *question: time.sleep(0.8) or {"late": True})
     assert request(server, QUESTION)[::2] == (200, {"late": True})
 
 
