@@ -15,6 +15,7 @@ VARIANTS = {
     "fields": [
         f"mnist-{name}-700" for name in ("fourier-core", "fourier-core-constant", "siren-hyper", "siren-softmax")
     ],
+    "tasks": [f"sines-{name}" for name in ("core-10-10", "mixture-10-10", "unsteered-10-10", "own-1-10")],
     "everyday": [f"spirals-{layer}" for layer in ("plain", "noise", "paper", "core", "gate", "wide")],
     "images": [
         *("cifar10-mlp-original", "cifar10-mlp-neurocoder-steered", "cifar10-lenet-neurocoder-conv"),

@@ -16,6 +16,7 @@ EXPERIMENTS: dict[str, str] = {
     "split": "neurocoder.lab.experiments.split:Split",
     "exact": "neurocoder.lab.experiments.exact:Exact",
     "fields": "neurocoder.lab.experiments.fields:Fields",
+    "tasks": "neurocoder.lab.experiments.tasks:Tasks",
     "everyday": "neurocoder.lab.experiments.everyday:Everyday",
     "images": "neurocoder.lab.experiments.images:Images",
     "atari": "neurocoder.lab.experiments.atari:Atari",

@@ -125,7 +125,7 @@ class Stack:
     def train(self, *inputs: Tensor, own: bool = False) -> Tensor:
         """One step of all copies on the same batch, or each on its own one; returns their losses (S,)."""
         losses = self.call(self.model, *inputs, own=own)
-        gradients = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
+        gradients = torch.autograd.grad(losses.sum(), list(self.parameters.values()), materialize_grads=True)
         self.step += 1
         with torch.no_grad():
             g = torch.cat([gradient.flatten(1) for gradient in gradients], 1)

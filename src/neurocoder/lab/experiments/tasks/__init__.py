@@ -1,0 +1,5 @@
+"""The experiment, the families of tasks, and the contenders."""
+
+from .experiment import Tasks
+
+__all__ = ["Tasks"]

@@ -1,0 +1,135 @@
+"""Many tasks with few examples each: what steers one network best, and how a new task is learned.
+
+A run trains one contender on the tasks of a family and measures it on other samples of these tasks, and on new tasks:
+by fitting z alone, and by fine-tuning all parameters. Rates are each run's own best ones, on held-out samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...records.record import Record
+from ...report.sections import Section
+from ...train.context import Context
+from ...validate import Count, validate
+from ..experiment import Experiment
+from ..supervised import starting_values
+from . import families, learning, report
+from .families import FAMILIES
+from .families import Tasks as Samples
+from .models import CONTENDERS, TaskNetwork, hidden_width, parameters
+
+MEASURED = 50
+"""Trained tasks that are measured, at most."""
+COUNTS, EXAMPLES = (10, 100, 1_000), (5, 10, 50)
+USUAL = 100, 10
+"""Tasks, and examples of each, where the other number varies."""
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    """How to train and to measure."""
+
+    steps: Count = 500
+    """Of the network for all tasks, on 32 tasks each."""
+    tuning: Count = 100
+    """Of a network that is fine-tuned to a new task, or trained on it alone, and of z."""
+    held_out: Count = 20
+    """Further samples of each task, by which rates are chosen."""
+    test: Count = 100
+    """Test samples of each task."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+class Tasks(Experiment):
+    """One network for many tasks."""
+
+    name: ClassVar[str] = "tasks"
+    title: ClassVar[str] = "Many tasks with few examples: what steers one network"
+    Config: ClassVar[type] = TasksConfig
+    metric: ClassVar[str | None] = "error"
+    presets: ClassVar[Mapping[str, TasksConfig]] = {
+        "best": TasksConfig(),
+        "smoke": TasksConfig(steps=4, tuning=2, test=5),
+    }
+    seeds: ClassVar[Mapping[str, Sequence[int]]] = {"best": range(5), "smoke": range(1)}
+    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {"best": (300, 60), "smoke": (1, 1)}
+    selections: ClassVar[Mapping[str, str]] = {"smoke": "sines-*-10-10,sines-own-1-10"}
+
+    def variants(self, config: TasksConfig) -> list[str]:
+        return [
+            f"{family}-{contender}-{count}-{examples}"
+            for family, described in FAMILIES.items()
+            for contender in CONTENDERS
+            for count, examples in points(described.most, contender)
+        ]
+
+    def naming(self, config: TasksConfig) -> str:
+        return (
+            f"FAMILY-CONTENDER-TASKS-EXAMPLES, with FAMILY in {', '.join(FAMILIES)}, CONTENDER in "
+            f"{', '.join(CONTENDERS)}; such as sines-core-100-10"
+        )
+
+    def prepare(self, config: TasksConfig, variants: Sequence[str]) -> None:
+        for name in sorted({variant.partition("-")[0] for variant in variants}):
+            families.prepare(name)
+
+    def run(self, context: Context) -> None:
+        config: TasksConfig = context.config
+        name, _, rest = context.variant.partition("-")
+        contender, count, examples = rest.rsplit("-", 2)
+        family = FAMILIES[name]
+        generator = torch.Generator().manual_seed(context.seed)
+        pools = family.pools(int(count), generator)
+
+        def sample(tasks: Tensor, number: int, train: bool) -> Samples:
+            found = family.sample(tasks, number, train, generator)
+            return Samples(*(part.to(context.device) for part in found))
+
+        # First what every contender of a seed shares: the new tasks and their examples.
+        chosen, new = (
+            (sample(tasks, int(examples), True), sample(tasks, config.test, False))
+            for tasks in (pools.chosen, pools.new)
+        )
+        measured = pools.trained[:MEASURED]
+        test = sample(measured, config.test, False)
+        trained = sample(pools.trained, int(examples) + config.held_out, True)
+        data = Samples(*(part[:, : int(examples)] for part in trained))
+        held_out = Samples(*(part[: len(measured), int(examples) :] for part in trained))
+        with starting_values(context.seed):
+            network = TaskNetwork(contender, family, hidden_width(contender, family), len(pools.trained))
+        network.to(context.device)
+        context.describe(network)
+        context.parameters["network"] = parameters(network)
+        if contender == "own":
+            found = learning.by_parameters(network, chosen, new, 4 * config.tuning)
+            result = {"error": found, "new": found}
+        else:
+            result = {"error": learning.train(network, data, held_out, test, config.steps, generator)}
+            if contender != "unsteered":
+                result["new"] = learning.by_latents(network, chosen, new, config.tuning)
+            else:
+                result["new"] = learning.unchanged(network, new)
+            result["tuned"] = learning.by_parameters(network, chosen, new, config.tuning)
+        context.log(config.steps, **{key: float(found.error.mean()) for key, found in result.items()})
+        context.observe({key: found._asdict() | {"error": found.error.tolist()} for key, found in result.items()})
+
+    def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
+        return report.sections(records)
+
+
+def points(most: int, contender: str) -> list[tuple[int, int]]:
+    """Numbers of tasks and of examples. A network a task does not depend on the number of tasks."""
+    tasks, examples = USUAL
+    if contender == "own":
+        return [(1, number) for number in EXAMPLES]
+    many = sorted({min(count, most) for count in COUNTS})
+    tasks = min(tasks, most)
+    return list(dict.fromkeys([(count, examples) for count in many] + [(tasks, number) for number in EXAMPLES]))

@@ -1,0 +1,177 @@
+"""Learning tasks, at many rates side by side: one network for all; new tasks by z alone, by all parameters, or anew."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.utils import vector_to_parameters
+
+from ..everyday.stacked import BETAS, EPSILON, Stack
+from .families import Tasks
+from .models import TaskLoss, TaskNetwork, errors, loss
+
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+"""Of a network."""
+RATIOS = (1.0, 5.0)
+"""Of the latents' rate to the network's."""
+LATENT_RATES = (0.01, 0.03, 0.1, 0.3)
+"""Of z, where it is fitted alone."""
+LOOKS = 4
+"""How often the error on held-out samples is looked at; the best moment counts, for every contender."""
+WARM_UP = 20
+AT_ONCE, EACH = 32, 16
+"""Tasks a step, and samples of each."""
+
+
+class Found(NamedTuple):
+    """The best on held-out data, and how it was found."""
+
+    error: Tensor
+    """In percent, of each task on its test samples (tasks,)."""
+    rate: float
+    """Of the network, or of z where it is fitted alone."""
+    ratio: float = 1.0
+    share: float = 1.0
+    """Of the steps, after which it was best."""
+
+
+def decay(step: int, steps: int, warm_up: int = WARM_UP) -> float:
+    """The factor on the rates: a warm-up, then half a cosine."""
+    return min(1.0, (step + 1) / warm_up) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def looks(step: int, steps: int) -> bool:
+    """Whether to look after this step."""
+    return (step + 1) % max(1, steps // LOOKS) == 0 or step + 1 == steps
+
+
+def train(network: TaskNetwork, data: Tasks, held_out: Tasks, test: Tasks, steps: int, generator: Generator) -> Found:
+    """One network for all tasks; it ends with the parameters that are best on held-out samples of its tasks.
+
+    Args:
+        network: the start, with a latent for each task.
+        data: the samples of each task.
+        held_out, test: others, of the first tasks.
+        steps: of Adam, on `AT_ONCE` tasks each.
+        generator: draws tasks and samples.
+    """
+    (count, samples), device = data.x.shape[:2], data.x.device
+    cells = [(rate, ratio) for rate in RATES for ratio in RATIOS]
+    ratios = {"model.latents": [ratio for _, ratio in cells]}
+    stack = Stack(TaskLoss(network), [("adam", rate) for rate, _ in cells], ratios)
+    best = Best(stack)
+    first = torch.arange(len(held_out.x), device=device)
+    for step in range(steps):
+        tasks = torch.randperm(count, generator=generator)[:AT_ONCE].to(device)
+        rows = torch.rand(len(tasks), samples, generator=generator).argsort(1)[:, :EACH].to(device)
+        stack.factor = decay(step, steps)
+        stack.train(data.x[tasks.unsqueeze(1), rows], data.y[tasks.unsqueeze(1), rows], tasks)
+        if looks(step, steps):
+            outputs = evaluated(stack, held_out.x, first)
+            best.keep(torch.stack([errors(each, held_out).mean() for each in outputs]), (step + 1) / steps)
+    winner = int(best.error.argmin())
+    vector_to_parameters(best.values[winner].clone(), network.parameters())
+    with torch.no_grad():
+        error = errors(network(test.x, first[: len(test.x)]), test)
+    return Found(error, *cells[winner], best.share[winner])
+
+
+class Best:
+    """The parameters of each copy in a stack at the moment when its error was least."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.values = stack, stack.values.clone()
+        self.error = torch.full((len(stack.cells),), math.inf, device=stack.values.device)
+        self.share = [0.0] * len(stack.cells)
+
+    def keep(self, error: Tensor, share: float) -> None:
+        """Look at errors (S,) after this share of the steps."""
+        better = error.nan_to_num(math.inf) < self.error
+        self.error = torch.where(better, error, self.error)
+        self.values[better] = self.stack.values[better]
+        self.share = [share if now else before for now, before in zip(better.tolist(), self.share, strict=True)]
+
+
+def evaluated(stack: Stack, x: Tensor, tasks: Tensor, own: bool = False) -> Tensor:
+    """The outputs of each copy (S, tasks, samples, outputs)."""
+    with torch.no_grad():
+        return stack.call(stack.model.get_submodule("model"), x, tasks, prefix="model.", own=own)
+
+
+def fit_latents(network: TaskNetwork, data: Tasks, start: Tensor, rate: float, steps: int) -> Tensor:
+    """z (tasks, latent) of new tasks: the network stays, each z follows its own gradient (Adam with cosine decay), as
+    `nc.fit_control` does for one task."""
+    z = start.detach().expand(len(data.x), -1).clone()
+    mean, square = torch.zeros_like(z), torch.zeros_like(z)
+    for step in range(steps):
+        z.requires_grad_()
+        total = len(z) * loss(network.outputs(data.x, z), data.y)
+        (g,) = torch.autograd.grad(total, z)
+        mean, square = mean.lerp(g, 1 - BETAS[0]), square.lerp(g * g, 1 - BETAS[1])
+        size = (square / (1 - BETAS[1] ** (step + 1))).sqrt() + EPSILON
+        z = z.detach() - rate * decay(step, steps, 1) / (1 - BETAS[0] ** (step + 1)) * mean / size
+    return z.detach()
+
+
+def by_latents(network: TaskNetwork, chosen: tuple[Tasks, Tasks], new: tuple[Tasks, Tasks], steps: int) -> Found:
+    """New tasks by z alone, from the mean latent, at the rate that is best for the chosen tasks.
+
+    Args:
+        network: trained.
+        chosen, new: samples to fit, and samples to measure on.
+        steps: of the latents.
+    """
+    start, found = network.latents.detach().mean(0), []
+    for rate in LATENT_RATES:
+        for data, test in (chosen, new):
+            z = fit_latents(network, data, start, rate, steps)
+            with torch.no_grad():
+                found.append(errors(network.outputs(test.x, z), test))
+    best = min(range(len(LATENT_RATES)), key=lambda at: float(found[2 * at].mean().nan_to_num(math.inf)))
+    return Found(found[2 * best + 1], LATENT_RATES[best])
+
+
+def by_parameters(network: TaskNetwork, chosen: tuple[Tasks, Tasks], new: tuple[Tasks, Tasks], steps: int) -> Found:
+    """New tasks by all parameters, a copy of the network for each, with the mean latent; rate and number of steps are
+    the best for the chosen tasks.
+
+    Args:
+        network: where each copy starts: trained (fine-tuning all), or not (a network a task).
+        chosen, new: samples to fit, and samples to measure on.
+        steps: of Adam.
+    """
+    data, test = (
+        Tasks(*(torch.cat(both) for both in zip(*parts, strict=True))) for parts in zip(chosen, new, strict=True)
+    )
+    count, device = len(data.x), data.x.device
+    start = TaskLoss(network)
+    kept = network.latents
+    network.latents = torch.nn.Parameter(kept.detach().mean(0, keepdim=True))
+    stack = Stack(start, [("adam", rate) for rate in RATES for _ in range(count)])
+    inputs = [part.repeat(len(RATES), *[1] * (part.dim() - 1)).unsqueeze(1) for part in (data.x, data.y, test.x)]
+    zero = torch.zeros(len(stack.cells), 1, dtype=torch.long, device=device)
+    moments, samples = [], data.x.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    for step in range(steps):
+        rows = torch.randperm(samples, generator=generator)[:EACH].to(device)
+        stack.factor = decay(step, steps)
+        stack.train(inputs[0][:, :, rows], inputs[1][:, :, rows], zero, own=True)
+        if looks(step, steps):
+            outputs = evaluated(stack, inputs[2], zero, own=True).view(len(RATES), count, *test.y.shape[1:2], -1)
+            moments += [
+                ((step + 1) / steps, rate, errors(each, test)) for rate, each in zip(RATES, outputs, strict=True)
+            ]
+    network.latents = kept
+    first = len(chosen[0].x)
+    share, rate, error = min(moments, key=lambda moment: float(moment[2][:first].mean().nan_to_num(math.inf)))
+    return Found(error[first:], rate, share=share)
+
+
+def unchanged(network: TaskNetwork, new: tuple[Tasks, Tasks]) -> Found:
+    """New tasks with the network as it is, for one that no latent steers."""
+    test = new[1]
+    with torch.no_grad():
+        return Found(errors(network.outputs(test.x, network.latents.mean(0).expand(len(test.x), -1)), test), 0.0)

@@ -1,0 +1,115 @@
+"""Errors of each contender, on trained and on new tasks, against the number of tasks and of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from ...records.record import Record
+from ...report import style
+from ...report.figures import legend, means, panel_figure
+from ...report.sections import Cell, Plot, Section
+from ...report.tables import estimate, paired, table
+from .families import FAMILIES
+from .models import CONTENDERS
+
+OURS = "core"
+"""The contender that the others are compared with."""
+WAYS = {"error": "trained tasks", "new": "new tasks, z alone", "tuned": "new tasks, all parameters"}
+COLOURS = {
+    "core": style.BLUE,
+    "core-shift": style.SKY,
+    "film": style.VERMILION,
+    "shift": style.PURPLE,
+    "hyper": style.BLACK,
+    "low-rank": "0.45",
+    "mixture": style.GREEN,
+    "unsteered": "0.75",
+    "own": "0.6",
+}
+
+Runs = Mapping[tuple[str, int, int], Sequence[Record]]
+"""Of one family: contender, tasks and examples -> a record a seed."""
+
+
+def sections(records: Sequence[Record]) -> list[Section]:
+    """A section a family."""
+    found: dict[str, dict[tuple[str, int, int], list[Record]]] = {}
+    for record in records:
+        family, _, rest = record.variant.partition("-")
+        contender, tasks, examples = rest.rsplit("-", 2)
+        found.setdefault(family, {}).setdefault((contender, int(tasks), int(examples)), []).append(record)
+    return [section(name, found[name]) for name in FAMILIES if name in found]
+
+
+def points(runs: Runs) -> list[tuple[int, int]]:
+    """Numbers of tasks and examples that there are."""
+    return sorted({(tasks, examples) for contender, tasks, examples in runs if contender != "own"})
+
+
+def section(name: str, runs: Runs) -> Section:
+    """One family's tables and figures."""
+    family = FAMILIES[name]
+    measure = "wrong classes" if family.classes else "squared error over the variance of the targets"
+    text = [
+        f"Test error in percent: {measure}. About {family.parameters:,} parameters and a latent of {family.latent} for "
+        "each task; a network a task has as many parameters for each. Every run has its own best rates, on held-out "
+        "samples of its tasks; for new tasks, on others that are new too."
+    ]
+    tables = [
+        table(f"{tasks:,} tasks, {examples} examples of each", rows(runs, tasks, examples))
+        for tasks, examples in points(runs)
+    ]
+    plots = [
+        Plot(
+            f"{name}-{axis}",
+            f"{family.title}: error against {title}; bars are 95% intervals.",
+            partial(draw, runs, axis),
+        )
+        for axis, title in (("tasks", "the number of tasks"), ("examples", "the examples of each task"))
+    ]
+    return Section(family.title, text, tables, plots)
+
+
+def rows(runs: Runs, tasks: int, examples: int) -> Iterator[dict[str, Cell]]:
+    """A row a contender."""
+    base = runs.get((OURS, tasks, examples), [])
+    for contender, (title, _) in CONTENDERS.items():
+        own = runs.get((contender, 1 if contender == "own" else tasks, examples), [])
+        if not own:
+            continue
+        row: dict[str, Cell] = {"contender": title, "parameters": own[0].parameters["network"]}
+        row |= {heading: estimate(own, way, lowest=0) for way, heading in WAYS.items()}
+        for way in ("error", "new"):
+            row[f"{WAYS[way]}, minus core"] = None if contender == OURS else paired(own, base, way)
+        yield row
+
+
+def draw(runs: Runs, axis: str) -> Figure:
+    """Errors over one number, where the other is the usual one."""
+    drawn, panels = panel_figure(3, 3, 3.2, sharey=True)
+    place = 1 if axis == "tasks" else 2
+    other = {key[3 - place] for key in runs if key[0] != "own"}
+    counted = {
+        value: len({key[place] for key in runs if key[3 - place] == value and key[0] != "own"}) for value in other
+    }
+    usual = max(counted, key=lambda value: counted[value])
+    for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
+        for index, (contender, (name, _)) in enumerate(CONTENDERS.items()):
+            fixed = 1 if contender == "own" and place == 2 else usual
+            own = {key[place]: runs[key] for key in runs if key[0] == contender and key[3 - place] == fixed}
+            values = {x: [record.metrics[way] for record in own[x] if way in record.metrics] for x in sorted(own)}
+            values = {x: each for x, each in values.items() if each}
+            look = {"color": COLOURS[contender], "label": name, "capsize": 2, "markersize": 4}
+            if contender == "own" and place == 1 and values:
+                panel.axhline(sum(values[1]) / len(values[1]), color=COLOURS[contender], linestyle=":", label=name)
+            elif values:
+                means(
+                    panel, [*map(float, values)], values.values(), 0, fmt=f"{'osD^vP*Xh'[index]}-", linewidth=1, **look
+                )
+        panel.set(xscale="log", yscale="log", title=title, xlabel=axis)
+    panels[0].set_ylabel("error, %")
+    legend(drawn, panels, ncols=5)
+    return drawn
