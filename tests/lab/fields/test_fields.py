@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from neurocoder.lab.experiments.fields import data, fitting, pictures, report
 from neurocoder.lab.experiments.fields.experiment import FieldsConfig, Pace, Run, Variant
 from neurocoder.lab.experiments.fields.models import FieldNetwork
 from neurocoder.lab.report.sections import Estimate, PairedDifference
+from neurocoder.lab.train.context import Context
+from neurocoder.lab.train.graphs import GraphStepper
+from neurocoder.lab.train.loop import Stepper
 
 TINY = load("fields").presets["smoke"]
 CPU = torch.device("cpu")
@@ -130,6 +134,35 @@ def test_meta_learning_differentiates_the_steps():
         torch.set_default_dtype(default)
     for name, entry in own.items():
         torch.testing.assert_close(entry.grad, wanted[name], msg=name)
+
+
+@pytest.mark.parametrize("changes", [{}, {"learn": "meta"}])
+def test_what_a_graph_captures_trains_as_the_eager_loop(changes):
+    """On a CPU the operations of the graph run uncaptured."""
+    config = replace(TINY, steps=6, **changes)
+    found = []
+    for stepper in (Stepper, GraphStepper):
+        run = Run(config, "mnist-fourier-core-700", 0, CPU)
+        steps = stepper(run.spec, Context(config, "mnist-fourier-core-700", 0, CPU))
+        before = run.model.network.output.weight.detach().clone()
+        for _ in range(6):
+            steps.step()
+        assert not torch.equal(before, run.model.network.output.weight)
+        found.append([entry.detach() for entry in run.model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_network_and_latents_have_rates_of_their_own():
+    """The first step of Adam is as long as its rate, in every number that has a gradient."""
+    config = replace(TINY, steps=100, rate=0.01, latent_rate=0.5, warm_up=10)
+    run = Run(config, "mnist-fourier-film-700", 0, CPU)
+    before = {name: entry.detach().clone() for name, entry in run.model.named_parameters()}
+    stepper = Stepper(run.spec, Context(config, "mnist-fourier-film-700", 0, CPU))
+    stepper.step()
+    moved = {name: (entry - before[name]).abs().max().item() for name, entry in run.model.named_parameters()}
+    assert moved.pop("latents") == pytest.approx(0.05, rel=1e-3)  # a tenth, the first of ten steps of warm-up
+    assert all(size == pytest.approx(0.001, rel=1e-2) for size in moved.values())
 
 
 def test_one_latent_for_all_images():
