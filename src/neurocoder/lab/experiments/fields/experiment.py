@@ -24,7 +24,7 @@ from ...train.loop import train
 from ...train.spec import Batch, TrainSpec
 from ...validate import Count, Positive, validate
 from ..experiment import TaskExperiment
-from ..supervised import schedule, starting_values
+from ..supervised import adam, schedule, starting_values
 from . import data, fitting, pictures, report
 from .models import CONTENDERS, DEPTHS, FEATURES, FieldNetwork, awaken, hidden_widths, parameters
 from .rates import of as best_rates
@@ -251,13 +251,8 @@ class Run:
 
     def optimiser(self, named: Iterable[tuple[str, Tensor]], rate: float) -> torch.optim.Optimizer:
         """Adam, with a rate for the network and one for the latents."""
-        named = list(named)
-        groups: list[dict[str, Any]] = [
-            {"params": [entry for entry in named if (entry[0] == "latents") == latents], "lr": own}
-            for latents, own in zip((False, True), self.rates, strict=True)
-        ]
-        groups = [group for group in groups if group["params"]]
-        self.adam = torch.optim.Adam(groups, rate, fused=True, capturable=self.device.type == "cuda")
+        capturable = self.device.type == "cuda"
+        self.adam = adam(named, rate, {"latents"}, self.rates[1] / self.rates[0], capturable=capturable)
         return self.adam
 
     def look(self, model: nn.Module) -> dict[str, float]:
