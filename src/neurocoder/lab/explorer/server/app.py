@@ -185,7 +185,7 @@ def listening(host: str, port: int) -> socket.socket:
         raise ValueError(f"--host {host} --port {port} cannot be used: {error}") from None
 
 
-def told(record: logging.LogRecord) -> bool:
+def keep_log_record(record: logging.LogRecord) -> bool:
     """Whether a message of uvicorn is shown: not that a request was cut off at the end."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, asyncio.CancelledError) and "timeout graceful shutdown" not in str(record.msg)
@@ -210,7 +210,7 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=1,
         )
-        logging.getLogger("uvicorn.error").addFilter(told)
+        logging.getLogger("uvicorn.error").addFilter(keep_log_record)
         self.uvicorn = uvicorn.Server(config)
 
     @property

@@ -24,10 +24,10 @@ def many(count: int, thing: str) -> str:
 
 def rounded(values: Tensor) -> Any:
     """Numbers for JSON; what is not finite counts as zero."""
-    return told(values.detach().double().nan_to_num(0.0, 0.0, 0.0))
+    return to_json(values.detach().double().nan_to_num(0.0, 0.0, 0.0))
 
 
-def told(values: Tensor) -> Any:
+def to_json(values: Tensor) -> Any:
     """Numbers for JSON; None for what is not finite."""
     return rounded_to(values.detach().cpu().double().tolist(), DIGITS)
 

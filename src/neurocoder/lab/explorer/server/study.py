@@ -16,7 +16,7 @@ import neurocoder as nc
 
 from ..page.packaged import encoded
 from .inputs import Batch, Inputs, line
-from .layer import DIGITS, Layer, coded, rounded_to, told
+from .layer import DIGITS, Layer, coded, rounded_to, to_json
 
 TYPICAL = 12
 """Inputs of a group that are shown."""
@@ -110,7 +110,7 @@ class Study:
         return nc.inspect.thumbnails(whole)
 
     @cached_property
-    def says(self) -> list[int | None] | None:
+    def predictions(self) -> list[int | None] | None:
         """The class of each input, if the model has a score for each label; None where scores are not numbers."""
         labels, outputs = self.inputs.labels, self.outputs
         if labels is None or sum(map(len, outputs)) != len(labels) or len({one.shape[1] for one in outputs}) != 1:
@@ -152,7 +152,7 @@ class Study:
             "shape": None if first is None else list(first.shape[1:]),
             "labels": None if self.inputs.labels is None else self.inputs.labels.tolist(),
             "notes": self.notes,
-            "says": self.says,
+            "says": self.predictions,
             "parameters": nc.count_parameters(self.model),
             "layers": [layer.facts() for layer in self.layers.values()],
             "pictures": None if pictures is None else pixels,
@@ -292,12 +292,12 @@ class Study:
         heads = getattr(config, "heads", 0)
         decides = programs.vectors().flatten(0, -2).float().mean(0) if hasattr(programs, "vectors") else torch.empty(0)
         return {
-            "attention": [told(values if len(values) <= ROWS else values.mean(0, keepdim=True)) for values in reads],
+            "attention": [to_json(values if len(values) <= ROWS else values.mean(0, keepdim=True)) for values in reads],
             "titles": list(layer.titles.values()),
-            "sigma": None if sigma is None else told(sigma.flatten(0, -2).float().mean(0)),
+            "sigma": None if sigma is None else to_json(sigma.flatten(0, -2).float().mean(0)),
             "gate": None if gate is None else rounded_to(float(gate.float().mean()), 4),
             "heads": heads if heads * getattr(config, "steps", 0) == len(reads[0]) else None,
-            "decides": told(decides) if 0 < len(decides) <= ROWS else None,
+            "decides": to_json(decides) if 0 < len(decides) <= ROWS else None,
         }
 
     def _slots(self, programs: nc.GrowingPrograms) -> dict[str, Any]:
