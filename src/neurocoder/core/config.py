@@ -45,9 +45,8 @@ class CoreConfig(Config):
 
     def __post_init__(self) -> None:
         self._keep_whole(*(name for name in ("slots", "programs") if getattr(self, name) is not None))
-        self._keep_flags("diagonal", "shift", "normalise")
-        if not isinstance(self.residual, bool | str) or self.residual not in (True, False, "frozen"):
-            raise ValueError(f"core.residual must be True, False or 'frozen', got {self.residual!r}")
+        self._keep_choice("diagonal", "shift", "normalise")
+        self._keep_choice("residual", among=(True, False, "frozen"))
 
     def sizes(self, d_in: int, d_out: int, control_dim: int | None) -> tuple[int, int]:
         """P and K of a layer of this size; P = 0 where it is too small for programs."""

@@ -49,7 +49,7 @@ class ExactConfig(Config):
         self._keep_number("width", positive=True)
         if self.ridge is not None:
             self._keep_number("ridge", positive=True)
-        self._keep_flags("residual", "per_class", "ledger")
+        self._keep_choice("residual", "per_class", "ledger")
         if whole(self.seed, 0) is None:
             raise ValueError(f"exact.seed must be a whole number >= 0, got {self.seed!r}")
         if self.features == "none" and not self.residual:

@@ -60,8 +60,7 @@ class GrowingConfig(Config):
         self._keep_number("sharpness", positive=True)
         if self.consolidation is not None:
             self._keep_number("consolidation", positive=True)
-        if not isinstance(self.residual, bool | str) or self.residual not in (True, False, "frozen"):
-            raise ValueError(f"growing.residual must be True, False or 'frozen', got {self.residual!r}")
+        self._keep_choice("residual", among=(True, False, "frozen"))
         self._keep_number("growth")
         self._keep_number("reuse_below")
         if self.growth <= 1:

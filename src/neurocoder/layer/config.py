@@ -69,11 +69,13 @@ class Config:
                 raise ValueError(f"{self.owner}.{name} must be {bound}, got {value!r}")
             object.__setattr__(self, name, number)
 
-    def _keep_flags(self, *names: str) -> None:
-        """Require True or False."""
+    def _keep_choice(self, *names: str, among: tuple[bool | str, ...] = (True, False)) -> None:
+        """Require one of these values; 1 is not True."""
         for name in names:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{self.owner}.{name} must be True or False, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not isinstance(value, bool | str) or value not in among:
+                *words, last = map(repr, among)
+                raise ValueError(f"{self.owner}.{name} must be {', '.join(words)} or {last}, got {value!r}")
 
     def _keep_number(self, name: str, *, positive: bool = False, signed: bool = False) -> None:
         """Require a finite number >= 0 (> 0, or of either sign) and keep it as a Python float."""

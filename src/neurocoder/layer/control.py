@@ -116,8 +116,7 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
 
 def steered_layers(model: nn.Module) -> list[Any]:
     """The layers that were built with `control_dim`; at least one."""
-    layers: list[Any] = [module for module in model.modules() if hasattr(module, NAME)]
-    layers = [layer for layer in layers if layer.control_dim is not None]
+    layers: list[Any] = [one for one in model.modules() if hasattr(one, NAME) and one.control_dim is not None]
     if not layers:
         raise ValueError(
             "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"

@@ -93,8 +93,7 @@ class ProgramConfig(Config):
         self._keep_whole("least_used", at_most="slots")
         self._keep_number("orthogonality")
         self._keep_number("sharpness", positive=True)
-        if not isinstance(self.residual, bool | str) or self.residual not in (True, False, "plain"):
-            raise ValueError(f"program.residual must be True, False or 'plain', got {self.residual!r}")
+        self._keep_choice("residual", among=(True, False, "plain"))
 
     @property
     def components(self) -> int:

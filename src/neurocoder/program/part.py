@@ -8,19 +8,16 @@ from torch import nn
 
 
 class _PartType(type):
-    """Notices methods that are replaced on the class, as in `ProgramController.attend = mine`."""
+    """Notices methods that are replaced on the class, as in `ProgramController.attend = mine`, and put back."""
 
     customised: bool
-    replaced: dict[str, Any]
+    methods: dict[str, Any]
+    """Of a class of the library, as the library defines them; empty for a user's."""
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        own = vars(cls)
-        if "replaced" in own and callable(own.get(name)):
-            cls.replaced.setdefault(name, own[name])
-            if cls.replaced[name] is value:  # put back, as a test's patch does
-                del cls.replaced[name]
-            cls.customised = bool(cls.replaced)
         super().__setattr__(name, value)
+        if name in cls.methods:
+            cls.customised = any(vars(cls)[each] is not method for each, method in cls.methods.items())
 
 
 class Part(nn.Module, metaclass=_PartType):
@@ -32,13 +29,11 @@ class Part(nn.Module, metaclass=_PartType):
 
     customised: bool
     """Whether a method was replaced on this instance or its class, or the class is not the library's."""
-    replaced: dict[str, Any]
-    """The methods of a class of the library that were replaced, as the library defines them."""
+    methods: dict[str, Any] = {}
 
     def __init_subclass__(cls) -> None:
         cls.customised = Part not in cls.__bases__
-        if not cls.customised:
-            cls.replaced = {}
+        cls.methods = {} if cls.customised else {name: one for name, one in vars(cls).items() if callable(one)}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if callable(getattr(type(self), name, None)):
