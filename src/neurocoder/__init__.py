@@ -1,14 +1,9 @@
 """Stored neural programs: layers whose weights are composed for each input from a memory of singular programs."""
 
 from . import functional, inspect, plot, reference
-from .baselines import (
-    HyperConfig,
-    HyperLinear,
-    MixtureConfig,
-    MixtureLinear,
-    StoredProgramConfig,
-    StoredProgramLinear,
-)
+from .baselines.hyper import HyperConfig, HyperLinear
+from .baselines.mixture import MixtureConfig, MixtureLinear
+from .baselines.stored_program import StoredProgramConfig, StoredProgramLinear
 from .checkpoint import load, save
 from .checkpoint_files import CheckpointError
 from .core import CoreConfig, CoreConv1d, CoreConv2d, CoreLinear, CorePrograms
@@ -33,18 +28,13 @@ from .layer.control import control
 from .layer.conv import CodedConv, CodedConv1d, CodedConv2d
 from .layer.linear import CodedLinear
 from .ops.backend import backend
-from .program import (
-    Conv1d,
-    Conv2d,
-    Linear,
-    ProgramConfig,
-    ProgramController,
-    ProgramLayer,
-    ProgramMemory,
-    Programs,
-    Start,
-    orthogonal_loss,
-)
+from .program.config import ProgramConfig, Start
+from .program.controller import ProgramController
+from .program.conv import Conv1d, Conv2d
+from .program.layer import ProgramLayer, Programs
+from .program.linear import Linear
+from .program.memory import ProgramMemory
+from .program.orthogonality import orthogonal_loss
 from .steering import ControlEmbedding, Steered, fit_control, load_control, save_control, steer
 from .surgery.plan import Plan, plan
 from .surgery.recode import recode

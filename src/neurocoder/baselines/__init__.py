@@ -3,18 +3,9 @@
 from torch import nn
 
 from ..surgery.registry import register
-from .hyper import HyperConfig, HyperLinear
-from .mixture import MixtureConfig, MixtureLinear
-from .stored_program import StoredProgramConfig, StoredProgramLinear
+from .hyper import HyperLinear
+from .mixture import MixtureLinear
+from .stored_program import StoredProgramLinear
 
 for _coded in (MixtureLinear, StoredProgramLinear, HyperLinear):
     register(nn.Linear, _coded)
-
-__all__ = [
-    "HyperConfig",
-    "HyperLinear",
-    "MixtureConfig",
-    "MixtureLinear",
-    "StoredProgramConfig",
-    "StoredProgramLinear",
-]

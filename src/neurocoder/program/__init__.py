@@ -7,26 +7,8 @@ integration network; `Linear`, `Conv1d` and `Conv2d` are layers of the Main Netw
 from torch import nn
 
 from ..surgery.registry import register
-from .config import ProgramConfig, Start
-from .controller import ProgramController
 from .conv import Conv1d, Conv2d
-from .layer import ProgramLayer, Programs
 from .linear import Linear
-from .memory import ProgramMemory
-from .orthogonality import orthogonal_loss
 
 for _plain, _coded in ((nn.Linear, Linear), (nn.Conv1d, Conv1d), (nn.Conv2d, Conv2d)):
     register(_plain, _coded)
-
-__all__ = [
-    "Conv1d",
-    "Conv2d",
-    "Linear",
-    "ProgramConfig",
-    "ProgramController",
-    "ProgramLayer",
-    "ProgramMemory",
-    "Programs",
-    "Start",
-    "orthogonal_loss",
-]
