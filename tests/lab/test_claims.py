@@ -34,6 +34,7 @@ def claims(folder, ours="", verdict="in part", evidence=""):
         run = replace(record("J5", seed, one), observations={"found": [{"count": seed}]})
         write(folder, replace(run, history=[{"step": 1, "loss": 1.0, "error": one + 1}, *run.history]))
     write(folder, record("J5", 10, 3.0, epochs=40), record("J5", 11, 4.0, epochs=40))
+    write(folder / "more", record("linear", 0, 8.0))
     (folder / NAME).write_text(CLAIM % (ours, verdict, evidence))
     return Claims(folder, PAPER, {"toy": Toy()})
 
@@ -53,6 +54,7 @@ def claims(folder, ours="", verdict="in part", evidence=""):
         ("toy/best: found.0.count of J5!0", "1 (-1 to 3, n=3)"),
         ("toy/best: parameters of J5", "10"),
         ("toy/best: error of J5; epochs 40!1", "3.5 (-2.9 to 9.9, n=2)"),
+        ("toy/best: error of linear - more/toy/best: linear", "-1.00"),
     ],
 )
 def test_fields_become_numbers(tmp_path, field, shown):
@@ -103,7 +105,7 @@ def test_an_unknown_verdict_is_refused(tmp_path):
 def test_the_index_begins_with_the_verdicts(tmp_path):
     found = claims(tmp_path, "{toy/best: error of J5}")
     page = markdown.index("Results", {Path("toy.md"): "# Toy"}, found.page())
-    assert page.index("1 claims: 1 in part.") < page.index("## Errors") < page.index("[Toy](toy.md)")
+    assert page.index("| **all** | 0 | 1 | 0 | 0 | 0 |") < page.index("## Errors") < page.index("[Toy](toy.md)")
     assert markdown.index("Results", {}).count("#") == 1, "without claims it is a list"
     (tmp_path / NAME).unlink()
     assert claimed(tmp_path, PAPER) == []

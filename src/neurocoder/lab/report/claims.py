@@ -5,6 +5,7 @@ The words of a claim may have fields, which become numbers:
     {paper: images.mlp.cifar10.neurocoder}                  as `paper.toml` has it
     {images/paper: accuracy of cifar10-mlp-neurocoder}      of results/images/paper: mean (95% interval, n)
     {images/paper: accuracy of cifar10-mlp-neurocoder - cifar10-mlp-original}    paired by seed
+    {split/best: learned of mnist-task-si-mlp - cpu/split/best: mnist-task-si-mlp-wide}    the other's in another folder
     {images/paper: best accuracy of cifar10-mlp-neurocoder}                      the best seed
     {split/paper: average_accuracy of mnist-task-adam-neurocoder; hidden 21}     of other settings than the preset's
     {polynomials/large: r2@500 of multi}                    of the evaluation after 500 steps; r2@best: of the best one
@@ -40,7 +41,7 @@ VERDICTS = {
 """What a claim may be; `no result`: there is nothing to measure, as in a table of notation."""
 FIELD = re.compile(r"\{([^{}]+)\}")
 OURS = re.compile(
-    r"(?P<best>best )?(?P<metric>\S+) of (?P<one>[^\s;!]+)(?: - (?P<other>[^\s;!]+))?"
+    r"(?P<best>best )?(?P<metric>\S+) of (?P<one>[^\s;!]+)(?: - (?:(?P<place>\S+): )?(?P<other>[^\s;!]+))?"
     r"(?:; (?P<settings>[^!]+))?(?:!(?P<digits>\d))?"
 )
 
@@ -90,17 +91,24 @@ class Claims:
         self._found: dict[str, list[Record]] = {}
 
     def page(self) -> list[str]:
-        """Blocks of Markdown: a table for each part, after a count of the verdicts."""
-        every = [claim for claims in self.parts.values() for claim in claims if claim.verdict != "no result"]
-        counts = {name: sum(claim.verdict == name for claim in every) for name in VERDICTS}
-        blocks = [
-            f"{len(every)} claims: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + ". "
-            "Ours: the mean over seeds, in brackets its 95% interval and n; differences are paired by seed, bold if "
-            "the interval excludes zero. The pages below have the commands that make the records. In part: under one "
-            "reading of several, for one half of it, or by less. Not: under no reading that we ran, as far as our "
-            "seeds can tell.",
+        """Blocks of Markdown: the verdicts counted, then a table for each part."""
+        every = [claim for claims in self.parts.values() for claim in claims]
+        names = [name for name in VERDICTS if name != "no result"]
+        counted = [
+            "| | " + " | ".join(VERDICTS[name].strip("*") for name in names) + " |",
+            "|---" + "|---:" * len(names) + "|",
         ]
-        blocks += [self.summary.strip()] if self.summary else []
+        for title, claims in [*self.parts.items(), ("**all**", every)]:
+            numbers = [sum(claim.verdict == name for claim in claims) for name in names]
+            counted.append(f"| {' | '.join((title, *map(str, numbers)))} |")
+        blocks = [self.summary.strip()] if self.summary else []
+        blocks += [
+            "\n".join(counted),
+            "In part: under one reading of several, for one half of it, or by less. Not: under no reading that we ran, as "
+            "far as our seeds can tell. Ours: the mean over seeds, in brackets its 95% interval and n; differences are "
+            "paired by seed, bold if the interval excludes zero. The pages behind the verdicts have the commands that "
+            "make the records.",
+        ]
         for title, claims in self.parts.items():
             rows = ["| Where | Verdict | The paper | Ours | Reading |", "|---|---|---|---|---|"]
             rows += [f"| {' | '.join(self.row(claim))} |" for claim in claims]
@@ -139,8 +147,8 @@ class Claims:
         if not found:
             raise ValueError(f"a field must be FOLDER: METRIC of VARIANT, got {field!r}")
         one, other = (
-            {run.seed: value(run, found["metric"]) for run in self.runs(folder, variant, found["settings"] or "")}
-            for variant in (found["one"], found["other"])
+            {run.seed: value(run, found["metric"]) for run in self.runs(place, variant, found["settings"] or "")}
+            for place, variant in ((folder, found["one"]), (found["place"] or folder, found["other"]))
         )
         digits = 0 if found["metric"] == "parameters" else int(found["digits"] or digits)
         if found["best"]:
