@@ -11,13 +11,13 @@ class _PartType(type):
     """Notices methods that are replaced on the class, as in `ProgramController.attend = mine`, and put back."""
 
     customised: bool
-    methods: dict[str, Any]
+    _methods: dict[str, Any]
     """Of a class of the library, as the library defines them; empty for a user's."""
 
     def __setattr__(cls, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in cls.methods:
-            cls.customised = any(vars(cls)[each] is not method for each, method in cls.methods.items())
+        if name in cls._methods:
+            cls.customised = any(vars(cls)[each] is not method for each, method in cls._methods.items())
 
 
 class Part(nn.Module, metaclass=_PartType):
@@ -29,11 +29,11 @@ class Part(nn.Module, metaclass=_PartType):
 
     customised: bool
     """Whether a method was replaced on this instance or its class, or the class is not the library's."""
-    methods: dict[str, Any] = {}
+    _methods: dict[str, Any] = {}
 
     def __init_subclass__(cls) -> None:
         cls.customised = Part not in cls.__bases__
-        cls.methods = {} if cls.customised else {name: one for name, one in vars(cls).items() if callable(one)}
+        cls._methods = {} if cls.customised else {name: one for name, one in vars(cls).items() if callable(one)}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if callable(getattr(type(self), name, None)):
