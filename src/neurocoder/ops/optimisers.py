@@ -10,8 +10,13 @@ from torch.optim import Optimizer
 
 
 def live_optimisers() -> list[Optimizer]:
-    """All optimisers. It goes through all objects of the process: 0.1 s with transformers loaded."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)]
+    """All optimisers. It goes through all objects of the process: 0.1 s with transformers loaded.
+
+    Accelerate wraps an optimiser in a subclass that is never initialised as one and takes no hooks: only the optimiser
+    inside it counts.
+    """
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)]
+    return [optimiser for optimiser in found if "defaults" in vars(optimiser)]
 
 
 def held(optimiser: Optimizer, parameters: Container[int]) -> list[int]:
