@@ -15,6 +15,7 @@ from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util import logging
 
 from neurocoder.lab import cli
 from neurocoder.lab.report import markdown
@@ -75,7 +76,10 @@ LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 
 def mathml(latex: str, display: str) -> str:
     """A formula as MathML, which browsers draw without any script or font of ours."""
-    return convert(latex.strip(), display=display)
+    formula = convert(latex.strip(), display=display)
+    if unknown := re.search(r">[^<]*(\\\w+)", formula):
+        logging.getLogger(__name__).warning("latex2mathml does not know %s in: %s", unknown[1], latex.strip())
+    return formula
 
 
 def visit_inline(translator: nodes.NodeVisitor, node: nodes.Element) -> None:

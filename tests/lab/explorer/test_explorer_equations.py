@@ -1,7 +1,9 @@
 """The equations in JavaScript against the layer, on 1,000 test digits, in a browser."""
 
 import base64
+import re
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,3 +133,31 @@ def test_slots_that_matter_are_those_that_change_the_answer_the_most(page, layer
             moved[f"{'UVS'[kind]}{slot + 1}"] = float((after - before).abs().sum() / 2)
         shown = [text.split()[1].rstrip(":") for text in page.locator(".decisive-slots span").all_inner_texts()]
         assert shown == sorted(moved, key=moved.get, reverse=True)[:4]
+
+
+@torch.no_grad()
+def test_the_documentation_counts_the_slots_that_decide():
+    """Over the digits of the page: cases in which one slot decides, and those that the list of four shows."""
+    double, slots = model.load().layer.double(), range(model.load().layer.config.slots)
+    x = model.pooled(mnist.load(False).images[export.test_digits()["places"]]).double()
+    p, answers = double(x).softmax(1), []
+    for kind, slot in product(range(3), slots):
+        factors = torch.ones(3, len(slots), dtype=torch.float64)
+        factors[kind, slot] = 0
+        answers.append(expected(double, x, factors)["y"])
+    y = torch.stack(answers)  # (3 P, N, 10)
+    said, best, second = y.argmax(2), p.argmax(1), p.argsort(1)[:, -2]
+    decides = said != best
+    n = torch.arange(len(x))
+    total = ((y.softmax(2) - p).abs().sum(2) / 2).argsort(0, descending=True)
+    lead = (y[:, n, best] - y[:, n, second]).argsort(0)
+    counts = {
+        "cases": decides.sum(),
+        "elsewhere": (decides & (said != second)).sum(),
+        "shown": decides.gather(0, total[:4]).sum(),
+        "by the lead": decides.gather(0, lead[:4]).sum(),
+        "missed": (lead[:4] != total[0]).all(0).sum(),
+    }
+    text = (Path(__file__).parents[3] / "docs" / "explorer.md").read_text()
+    paragraph = next(part for part in text.split("\n\n") if part.startswith("**Slots that matter**"))
+    assert [int(number) for number in re.findall(r"\b\d{2,}\b", paragraph)] == [len(x), *map(int, counts.values())]

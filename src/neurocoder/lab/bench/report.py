@@ -58,16 +58,16 @@ def fastest(target: Target, entries: Sequence[Entry], contenders: Sequence[str],
 
 
 def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
-    """Bar, aim and what was measured."""
+    """What was measured, bar and aim."""
     unit = " GB" if target.memory else "x"
-    limits = [f"{target.bar:g}{unit}", f"{target.aim:g}{unit}"]
     ours = fastest(target, entries, OURS, target.modes)
     base = fastest(target, entries, BASELINES, target.modes[:1])
     best = fastest(target, entries, BASELINES, target.modes)
     mode = f"{MODES[ours['mode'] if ours else target.modes[0]]}, {target.direction}"
-    row = [DEVICES[target.device], target.what, mode, *limits]
+    head = f"{DEVICES[target.device]}, {target.what}"
+    limits = [f"{target.bar:g}{unit}", f"{target.aim:g}{unit}", mode]
     if ours is None or base is None or best is None:
-        return [*row, "not measured", ""]
+        return [head, "not measured", "", *limits]
     found = ratio(ours, base)
     value, text = found.median, found.shown("x")
     if target.memory:
@@ -75,7 +75,8 @@ def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
         text = f"{value:.3g} GB"
     elif best is not base:
         text += f"; {short(ratio(ours, best).median)}x of it {MODES[best['mode']]}"
-    return [*row, text, "aim met" if value <= target.aim else "bar met" if value <= target.bar else "**bar missed**"]
+    verdict = "aim met" if value <= target.aim else "bar met" if value <= target.bar else "**bar missed**"
+    return [head, text, verdict, *limits]
 
 
 def about(record: Record) -> str:
@@ -263,7 +264,7 @@ def write(found: Mapping[str, Mapping[str, Record]], paired: Mapping[str, Mappin
     head, _, rest = (page.read_text() if page.exists() else "# Benchmarks").partition(MARK)
     entries = {(device, name): record["measurements"] for device in found for name, record in found[device].items()}
     targets = [target_row(target, entries.get((target.device, target.case), [])) for target in TARGETS]
-    blocks = [head.strip(), MARK, markdown(["device", "case", "mode", "bar", "aim", "measured", ""], targets)]
+    blocks = [head.strip(), MARK, markdown(["case", "measured", "", "bar", "aim", "mode"], targets)]
     for device, records in found.items():
         blocks += [f"## {DEVICES[device]}", *sizes(records, device), *layers(records, device), *paths(records)]
         blocks += [*growth(records, device, docs), *pairs(paired.get(device, {}), device)]

@@ -83,11 +83,12 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def table(entries: Sequence[Entry]) -> str:
-    """A row for each dtype, mode and contender."""
+    """A row for each dtype, mode and contender; a mode without a dtype is in float32."""
     used = list(dict.fromkeys(entry["direction"] for entry in entries))
-    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for entry in entries:
-        row = rows.setdefault((entry["dtype"], MODES[entry["mode"]], TITLES[entry["contender"]]), {})
+        mode = MODES[entry["mode"]] + ("" if entry["dtype"] == "float32" else f", {entry['dtype']}")
+        row = rows.setdefault((TITLES[entry["contender"]], mode), {})
         row[entry["direction"]] = cell(entry, baseline(entries, entry))
         if entry.get("peak_bytes") is not None:
             peak = entry["peak_bytes"] / 1e9
@@ -97,7 +98,7 @@ def table(entries: Sequence[Entry]) -> str:
             row["first call, s"] = f"{earlier}{entry['first_call_seconds']:.1f}"
     columns = [*used, *(f"{direction}: GB" for direction in used), "first call, s"]
     cells = [[*names, *(row.get(column, "") for column in columns)] for names, row in rows.items()]
-    return markdown(["dtype", "mode", "", *columns], cells)
+    return markdown(["layer", "mode", *columns], cells)
 
 
 def notes(entries: Sequence[Entry]) -> list[str]:

@@ -71,6 +71,11 @@ class Claim:
             raise ValueError(f"verdict must be among {', '.join(VERDICTS)}, got {self.verdict!r} in: {self.says}")
 
 
+def anchor(heading: str) -> str:
+    """A heading's address on its page, as Git hosts and the site make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 class Claims:
     """The claims of a folder of records.
 
@@ -100,14 +105,15 @@ class Claims:
         ]
         for title, claims in [*self.parts.items(), ("**all**", every)]:
             numbers = [sum(claim.verdict == name for claim in claims) for name in names]
-            counted.append(f"| {' | '.join((title, *map(str, numbers)))} |")
+            shown = title if claims is every else f"[{title}](#{anchor(title)})"
+            counted.append(f"| {' | '.join((shown, *map(str, numbers)))} |")
         blocks = [self.summary.strip()] if self.summary else []
         blocks += [
             "\n".join(counted),
             "In part: under one reading of several, for one half of it, or by less. Not: under no reading that we ran, "
-            "as far as our seeds can tell. Ours: the mean over seeds, in brackets its 95% interval and n; differences "
-            "are paired by seed, bold if the interval excludes zero. The pages behind the verdicts have the commands "
-            "that make the records.",
+            "as far as our seeds can tell. –: no run could tell. Ours: the mean over seeds, in brackets its 95% interval "
+            "and n; differences are paired by seed, bold if the interval excludes zero. The pages behind the verdicts "
+            "have the commands that make the records.",
         ]
         for title, claims in self.parts.items():
             rows = ["| Where | Verdict | The paper | Ours | Reading |", "|---|---|---|---|---|"]

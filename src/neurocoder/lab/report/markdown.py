@@ -105,5 +105,6 @@ def parts(shown: str) -> list[str]:
 def index(title: str, pages: Mapping[Path, str], claims: Sequence[str] = ()) -> str:
     """The page that links to others, by path and first line, after what became of the paper's claims."""
     links = "\n".join(f"- [{line.removeprefix('# ')}]({path.as_posix()})" for path, line in pages.items())
-    head = [f"# {title}", "Our results next to the paper's, built from the records by `neurocoder report`."]
+    what = "Our results next to the paper's, built" if claims else "Built"
+    head = [f"# {title}", f"{what} from the records by `neurocoder report`."]
     return "\n\n".join([*head, *claims, *(["## Tables and figures"] if claims else []), links]) + "\n"
