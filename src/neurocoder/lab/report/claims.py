@@ -111,9 +111,9 @@ class Claims:
         blocks += [
             "\n".join(counted),
             "In part: under one reading of several, for one half of it, or by less. Not: under no reading that we ran, "
-            "as far as our seeds can tell. –: no run could tell. Ours: the mean over seeds, in brackets its 95% interval "
-            "and n; differences are paired by seed, bold if the interval excludes zero. The pages behind the verdicts "
-            "have the commands that make the records.",
+            "as far as our seeds can tell. –: no run could tell. Ours: the mean over seeds, in brackets its 95% "
+            "interval and n; differences are paired by seed, bold if the interval excludes zero. The pages behind "
+            "the verdicts have the commands that make the records.",
         ]
         for title, claims in self.parts.items():
             rows = ["| Where | Verdict | The paper | Ours | Reading |", "|---|---|---|---|---|"]
