@@ -176,7 +176,7 @@ MODELS = [
     (lambda: enter(nc.record([linear()])), r"model must be an nn\.Module, got \[Linear"),
     (lambda: enter(nc.control(linear(), z)), r"model must have a layer that was built with control_dim, found none"),
     (lambda: enter(nc.control(linear(control_dim=3), z)), r"control must have shape \(\.\.\., 3\), got \(5, 2\)"),
-    (lambda: enter(nc.control(linear(control_dim=2), [1.0])), r"control must be a floating-point tensor, got \[1\.0\]"),
+    (lambda: enter(nc.control(linear(control_dim=2), [1.0])), r"control must be a floating-point tensor, got list"),
     (
         lambda: enter(nc.control(linear(control_dim=4), whole)),
         r"control must be a floating-point tensor, got torch\.int",

@@ -112,6 +112,33 @@ def test_has_global_hooks(register):
     assert not torch_private.has_global_hooks()
 
 
+def test_all_hooks():
+    layer = nn.Sequential(nn.Linear(2, 2))
+    assert not any(torch_private.all_hooks(layer))
+    weight = layer[0].weight
+    for register in (layer[0].register_forward_hook, weight.register_hook, weight.register_post_accumulate_grad_hook):
+        handle = register(lambda *_: None)
+        assert any(torch_private.all_hooks(layer)), register
+        handle.remove()
+        assert not any(torch_private.all_hooks(layer)), register
+
+    def own(parameter):
+        """As a growing layer's, which goes with its layer."""
+
+    own.belongs_to_layer = True
+    weight.register_post_accumulate_grad_hook(own)
+    assert not any(torch_private.all_hooks(layer))
+
+
+def test_tree_leaves():
+    assert torch_private.tree_leaves((1, {"a": [2, 3]}, None)) == [1, 2, 3, None]
+
+
+def test_each_is_called_here():
+    tests = Path(__file__).read_text()
+    assert [name for name in torch_private.__all__ if f"torch_private.{name}" not in tests] == []
+
+
 def test_below_autograd():
     x = torch.ones(2, requires_grad=True)
     with torch_private.BelowAutograd():

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..layer.config import whole
+
 STILL = 1e-3
 """Vectors that differ by less than this share of their norm count as equal."""
 ROUNDS, STARTS = 50, 4
@@ -107,10 +109,8 @@ def clusters(points: Tensor, count: int | None = None, most: int = 10) -> Cluste
     points = points.detach().to("cpu", torch.float32)
     if points.dim() != 2 or not len(points):
         raise ValueError(f"points must have shape (inputs, numbers), got {tuple(points.shape)}")
-    if isinstance(count, bool) or not isinstance(count, int | None):
-        raise ValueError(f"count must be a whole number, got {count!r}")
-    if count is not None and not 1 <= count <= len(points):
-        raise ValueError(f"count must be in 1..{len(points)}, the inputs, got {count}")
+    if count is not None and (whole(count) is None or count > len(points)):
+        raise ValueError(f"count must be a whole number in 1..{len(points)}, the inputs, got {count!r}")
     bad = int((~points.isfinite().all(1)).sum())
     if bad:
         raise ValueError(f"points must be finite, got {bad} of {len(points)} inputs with numbers that are not")

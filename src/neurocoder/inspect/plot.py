@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..layer.active import Composition
+from ..layer.config import whole
 from . import views
 from .clusters import clusters as find_clusters
 from .style import BLUE, MAP, VERMILION, WIDTH, styled
@@ -88,9 +89,7 @@ def _bar(figure: Any, picture: Any, axis: Any, label: str) -> None:
 
 
 def _first(programs: Any) -> Any:
-    if not isinstance(programs, Composition):
-        raise ValueError(f"programs must be those of one layer, such as trace['fc'], got {type(programs).__name__}")
-    if not programs.reads()["u"].shape[-1]:
+    if not views.reads_of(programs)["u"].shape[-1]:
         raise ValueError("programs must be those of a layer with slots, got a layer without any")
     return programs
 
@@ -142,10 +141,8 @@ def programs(programs: Composition, input: int | None = None) -> Figure:
     """
     reads = {memory: views.by_input(values, 2) for memory, values in _first(programs).reads().items()}
     count, components = reads["u"].shape[:2]
-    if isinstance(input, bool) or not isinstance(input, int | None):
-        raise ValueError(f"input must be a whole number, the index of an input, got {input!r}")
-    if input is not None and not -count <= input < count:
-        raise ValueError(f"input must be below {count}, the inputs of this call, got {input}")
+    if input is not None and (whole(input, -count) is None or input >= count):
+        raise ValueError(f"input must be a whole number below {count}, the inputs of this call, got {input!r}")
     told = f"mean over {views.many(count, 'input')}" if input is None else f"input {input}"
     if components == 1:
         return _by_input(programs, input, told)

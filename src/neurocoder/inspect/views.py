@@ -61,10 +61,10 @@ def by_input(values: Tensor, own: int, inputs: int | None = None) -> Tensor:
     return values.movedim(axes[0], 0).reshape(count, leading.numel() // count, *rest).mean(1)
 
 
-def _reads(programs: Composition) -> dict[str, Tensor]:
+def reads_of(programs: Composition) -> dict[str, Tensor]:
     """Attention over the slots of each memory (..., r, P)."""
     if not isinstance(programs, Composition):
-        raise ValueError(f"programs must be those of a layer, as nc.record keeps them, got {type(programs).__name__}")
+        raise ValueError(f"programs must be those of one layer, such as trace['fc'], got {type(programs).__name__}")
     return programs.reads()
 
 
@@ -82,7 +82,7 @@ def attention(programs: Composition, memory: str = "u", inputs: int | None = Non
         >>> nc.inspect.attention(layer.programs(torch.randn(32, 8)), "v").shape
         torch.Size([32, 10])
     """
-    read = _reads(programs)
+    read = reads_of(programs)
     if memory not in (known := dict.fromkeys([*MEMORIES, *read])):
         raise ValueError(f"memory must be among {', '.join(known)}, got {memory!r}")
     return by_input(_plain(read.get(memory, read["u"])).mean(-2), 1, inputs)
@@ -102,7 +102,7 @@ def vectors(programs: Composition, inputs: int | None = None) -> Tensor:
         >>> nc.inspect.vectors(layer.programs(torch.randn(32, 8))).shape  # 3 memories, 6 components, 10 slots
         torch.Size([32, 180])
     """
-    reads = _reads(programs)
+    reads = reads_of(programs)
     if hasattr(programs, "vectors"):
         return by_input(programs.vectors(), 1, inputs)
     return torch.cat([by_input(values, 2, inputs).flatten(1) for values in reads.values()], 1)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.torch_private import current_backward
-from .checks import require_module
+from .checks import require_floating, require_module
 
 NAME = "ambient_control"
 """The attribute of a layer that mirrors its control."""
@@ -81,8 +81,7 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
         torch.Size([32, 4])
     """
     require_module("model", model)
-    if not isinstance(z, Tensor) or not z.is_floating_point():
-        raise ValueError(f"control must be a floating-point tensor, got {z.dtype if isinstance(z, Tensor) else z!r}")
+    require_floating("control", z)
     layers = steered_layers(model)
     for layer in layers:
         if z.dim() == 0 or z.shape[-1] != layer.control_dim:

@@ -31,9 +31,8 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hi
 
 _chosen: ContextVar[Backend] = ContextVar("neurocoder_backend", default="auto")
 _open: list[Backend] = []
-"""The blocks that are currently open, in any thread."""
-_last_chosen: Backend = "auto"
-"""The last one opened, for compiled code, which cannot read context variables. Results do not depend on it."""
+"""Of the blocks that are open, in any thread. Compiled code, which cannot read context variables, takes the last one;
+results do not depend on it."""
 
 
 @contextmanager
@@ -52,7 +51,6 @@ def backend(name: Backend) -> Iterator[None]:
         >>> torch.allclose(layer(x), y, atol=1e-5)
         True
     """
-    global _last_chosen
     if name not in ("auto", *get_args(Implementation)):
         raise ValueError(f"backend must be 'auto', 'torch', 'cpu', 'triton' or 'reference', got {name!r}")
     if name == "triton" and not HAS_TRITON:
@@ -60,19 +58,19 @@ def backend(name: Backend) -> Iterator[None]:
     traced: Backend = "auto" if name == "reference" else name
     token = _chosen.set(name)
     _open.append(traced)
-    _last_chosen = traced
     try:
         with run_uncompiled() if name == "reference" else nullcontext():
             yield
     finally:
         _chosen.reset(token)
         _open.remove(traced)
-        _last_chosen = _open[-1] if _open else "auto"
 
 
 def chosen() -> Backend:
     """The choice of the innermost `backend` block, or "auto"."""
-    return _last_chosen if torch.compiler.is_compiling() else _chosen.get()
+    if torch.compiler.is_compiling():
+        return _open[-1] if _open else "auto"
+    return _chosen.get()
 
 
 def is_traced() -> bool:

@@ -33,8 +33,9 @@ MAX_ORTHOGONAL = 64, 8192
 chip, and their width, since the work grows as its square."""
 
 
-def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
-    """The one place that decides how a call runs, for rows (N, control width) that the controller reads.
+def choose(layer: ProgramLayer, rows: Tensor, fused: bool = False) -> CallSpec:
+    """The one place that decides how a call runs, for rows (N, control width) that the controller reads; `fused` if a
+    kernel may also execute what it composes, as where each input steers itself.
 
     "torch", which calls the modules, serves what a user changed, what `torch.func` transforms, mixed dtypes, and
     compiled code on a CPU.
@@ -59,7 +60,7 @@ def choose(layer: ProgramLayer, rows: Tensor) -> CallSpec:
     traced = is_traced()
     if (traced and name == "cpu") or rows.is_meta or is_transformed():
         return CallSpec("torch", program)
-    return CallSpec("operator" if traced else name, program, dtype, layer.fuses, torch.is_grad_enabled())
+    return CallSpec("operator" if traced else name, program, dtype, fused, torch.is_grad_enabled())
 
 
 def _fastest(program: ProgramConfig, parameter: Tensor) -> Implementation:
@@ -100,7 +101,7 @@ def compose(spec: CallSpec, layer: ProgramLayer, rows: Tensor) -> ActiveProgram:
         u, v, sigma, gate = (_literal if spec.implementation == "reference" else _by_modules)(layer, rows, slots)
         scale = None if gate is None else sigma[:, -1:] * gate
     else:
-        attention, sigma, scale = run(spec._replace(fused=False), layer, rows)
+        attention, sigma, scale = run(spec, layer, rows)
         slots, (u, v, _) = layer.memory, attention.to(spec.dtype)
         sigma, scale = sigma.to(spec.dtype), None if scale is None else scale.to(spec.dtype)
     return ActiveProgram(slots.U, slots.V, partial(F.execute, u=u, v=v, sigma=sigma), scale)

@@ -125,11 +125,6 @@ class ProgramLayer(CodedLayer):
         memory, controller = self.memory, self.controller
         return memory.customised or controller.customised or has_hooks(memory) or has_hooks(controller)
 
-    @property
-    def fuses(self) -> bool:
-        """Whether a kernel may execute what it composes: where each input steers itself."""
-        return False
-
     def compose(self, rows: Tensor, spec: CallSpec | None = None) -> ActiveProgram:
         return compose(choose(self, rows) if spec is None else spec, self, rows)
 

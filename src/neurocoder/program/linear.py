@@ -45,12 +45,8 @@ class Linear(CodedLinear, ProgramLayer):
     ) -> None:
         super().__init__(in_features, out_features, bias, program, control_dim=control_dim, device=device, dtype=dtype)
 
-    @property
-    def fuses(self) -> bool:
-        return self.control_dim is None
-
     def outputs(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
-        spec = choose(self, rows)
+        spec = choose(self, rows, fused=self.control_dim is None)
         if spec.fused:
             y: Tensor = run(spec, self, rows)
             return y

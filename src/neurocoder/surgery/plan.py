@@ -169,9 +169,7 @@ class _Survey:
             return "nn.MultiheadAttention multiplies by its out_proj.weight itself and would never call a coded layer"
         if parametrize.is_parametrized(plain):
             return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
-        if reason := wrapper_conflict(self.modules, name, "recode"):
-            return reason
-        if reason := alteration(plain):
+        if reason := wrapper_conflict(self.modules, name, "recode") or alteration(plain):
             return reason
         if (kind := kind_for(plain, config)) is None:
             if reason := container(plain):

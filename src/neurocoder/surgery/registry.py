@@ -125,10 +125,9 @@ def _template(plain: nn.Module) -> nn.Module:
 
 def as_template(layer: CodedLayer, plain: Any) -> nn.Module:
     """`plain`, converted to the transposed type that `layer` replaced, if it replaced one."""
-    template = getattr(layer, "template", None)
-    if template is None:
+    if layer.template is None:
         return plain
-    own = copy.deepcopy(template).train(plain.training)
+    own: Any = copy.deepcopy(layer.template).train(plain.training)
     own.weight = nn.Parameter(plain.weight.detach().mT.contiguous(), requires_grad=plain.weight.requires_grad)
     if plain.bias is not None:
         own.bias = plain.bias

@@ -103,28 +103,30 @@ def factor_out_shared(rows: Rows) -> tuple[Settings, Rows]:
     """The settings that all rows share, and the rows without them; a single row keeps its own."""
     first = rows[0][0].items() if len(rows) > 1 else ()
     shared = {name: value for name, value in first if all(settings.get(name) == value for settings, _ in rows)}
-    own = [({name: value for name, value in settings.items() if name not in shared}, runs) for settings, runs in rows]
-    return shared, own
+    remaining = [
+        ({name: value for name, value in settings.items() if name not in shared}, runs) for settings, runs in rows
+    ]
+    return shared, remaining
 
 
 def section(rows: Rows, preset: Mapping[str, Any], variants: Sequence[str], metric: str) -> Section:
     """Mean and standard deviation of a metric, with its unit chosen so that small numbers can be read."""
-    shared, own = factor_out_shared(rows)
-    names = {name for settings, _ in own for name in settings}
+    shared, remaining = factor_out_shared(rows)
+    names = {name for settings, _ in remaining for name in settings}
     if len(names) == 1 and names <= set(preset):  # one setting varies: say its value in every row
-        own = [({name: settings.get(name, preset[name]) for name in names}, runs) for settings, runs in own]
-        own.sort(key=lambda row: [*map(order, row[0].values())])
-    values = [{v: [r.metrics[metric] for r in runs if r.variant == v] for v in variants} for _, runs in own]
-    filled = [found for row in values for found in row.values() if found]
-    least = min((abs(fmean(found)) for found in filled if fmean(found)), default=1.0)
+        remaining = [({name: settings.get(name, preset[name]) for name in names}, runs) for settings, runs in remaining]
+        remaining.sort(key=lambda row: [*map(order, row[0].values())])
+    values = [{v: [r.metrics[metric] for r in runs if r.variant == v] for v in variants} for _, runs in remaining]
+    filled = [numbers for row in values for numbers in row.values() if numbers]
+    least = min((abs(fmean(numbers)) for numbers in filled if fmean(numbers)), default=1.0)
     unit = round(math.log10(least)) if least < 0.01 else 0
     usual = Counter(map(len, filled)).most_common(1)[0][0]
 
-    def cell(found: Sequence[float]) -> Cell:
-        note = f" (n={len(found)})" * (len(found) != usual)
-        return brief([value / 10**unit for value in found], 2) + note if found else None
+    def cell(numbers: Sequence[float]) -> Cell:
+        note = f" (n={len(numbers)})" * (len(numbers) != usual)
+        return brief([value / 10**unit for value in numbers], 2) + note if numbers else None
 
-    labels = [label(settings) or AS_THE_PRESET for settings, _ in own]
+    labels = [label(settings) or AS_THE_PRESET for settings, _ in remaining]
     headings = ["settings", *variants]
     cells: list[list[Cell]] = [[name, *map(cell, row.values())] for name, row in zip(labels, values, strict=True)]
     if len(variants) > len(labels):

@@ -42,10 +42,10 @@ def means(
 ) -> None:
     """A line through the means of the values (n, seeds) at each x (n,), with their 95% intervals; `lowest` as in
     `Estimate`."""
-    found = [summary(at, lowest) for at in values]
-    ends = [each.interval or (each.mean, each.mean) for each in found]
-    reach = [[each.mean - low, high - each.mean] for each, (low, high) in zip(found, ends, strict=True)]
-    axis.errorbar(x, [each.mean for each in found], np.transpose(reach), **look)
+    summaries = [summary(at, lowest) for at in values]
+    ends = [each.interval or (each.mean, each.mean) for each in summaries]
+    reach = [[each.mean - low, high - each.mean] for each, (low, high) in zip(summaries, ends, strict=True)]
+    axis.errorbar(x, [each.mean for each in summaries], np.transpose(reach), **look)
 
 
 def curves(axis: Axes, runs: Sequence[Curve], centre: Curve, colour: str, line: str = "-", **thin: Any) -> None:

@@ -74,9 +74,9 @@ def compared(rows: Rows) -> list[Plot]:
 def curves(by: Mapping[str, Mapping[str, Sequence[Record]]]) -> Plot:
     """Learning curves by panel and heads."""
     frames = {panel: _frames(next(iter(heads.values()))[0]) for panel, heads in by.items()}
-    found = {panel: {head: [_curve(r) for r in rs] for head, rs in heads.items()} for panel, heads in by.items()}
+    scores = {panel: {head: [_curve(r) for r in rs] for head, rs in heads.items()} for panel, heads in by.items()}
     caption = "Scores in training: mean and standard deviation over seeds."
-    return Plot("atari-curves", caption, partial(figures.learning_curves, found, frames))
+    return Plot("atari-curves", caption, partial(figures.learning_curves, scores, frames))
 
 
 def _frames(record: Record) -> int:

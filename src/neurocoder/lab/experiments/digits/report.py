@@ -59,7 +59,7 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 
 def error_section(runs: Runs, paper: Mapping[str, Any]) -> Section:
     """Figure 4a."""
-    validation = any(run.config["validation"] for found in runs.values() for run in found)
+    validation = any(run.config["validation"] for seeds in runs.values() for run in seeds)
     measure = "validation error" if validation else "test error"
     caption = (
         f"{measure.capitalize()} against the number of steps J: mean with its 95% interval, and a dot per seed. H=1 is "

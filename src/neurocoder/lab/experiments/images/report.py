@@ -59,21 +59,24 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 
 def compared(rows: Rows, effective: Effective) -> list[Plot]:
     """Curves and differences of several configurations; settings are named where a network has more than one."""
-    records = [record for _, own in rows for record in own]
-    found = [(settings, cases(own)) for settings, own in factor_out_shared(rows)[1]]
+    records = [record for _, runs in rows for record in runs]
+    by_settings = [(settings, cases(runs)) for settings, runs in factor_out_shared(rows)[1]]
     held_out = {record.config["validation"] for record in records}
     validation = held_out == {True}
     curves: dict[str, dict[str, figures.Curve]] = {}
     gained: dict[str, dict[str, Sequence[float]]] = {}
     for case in cases(records):
-        mine = [(settings, {case: models[case]}) for settings, models in found if case in models]
+        rows_of_case = [(settings, {case: models[case]}) for settings, models in by_settings if case in models]
         name = "-".join((*case, "original"))
-        mine = [(row, {case: own[case] | _original(mine, effective(row, name), case)}) for row, own in mine]
-        for settings, own in mine:
+        with_original = [
+            (settings, {case: models[case] | _original(rows_of_case, effective(settings, name), case)})
+            for settings, models in rows_of_case
+        ]
+        for settings, networks in with_original:
             differing = {name.removesuffix(f"_{case[1]}"): value for name, value in settings.items()}
-            named = (label(differing) or AS_THE_PRESET) if len(mine) > 1 else ""
-            curves |= {panel(name, named): models for name, models in panels(own, validation).items()}
-            for name, models in gains(own).items():
+            named = (label(differing) or AS_THE_PRESET) if len(with_original) > 1 else ""
+            curves |= {panel(name, named): models for name, models in panels(networks, validation).items()}
+            for name, models in gains(networks).items():
                 lines = {f"{model}, {named}" if named else model: values for model, values in models.items()}
                 gained.setdefault(name, {}).update(lines)
     drawn = [curves_plot(curves, validation, len(held_out) > 1)] if curves else []  # unknown variants have no panel
@@ -84,8 +87,8 @@ def _original(
     rows: Sequence[tuple[Mapping[str, Any], Cases]], settings: Mapping[str, Any], case: tuple[str, str]
 ) -> dict[str, list[Record]]:
     """The original that a row is compared with, which is in the row with those of its settings that affect it."""
-    found = next((own[case] for row, own in rows if row == settings), {})
-    return {"original": found["original"]} if "original" in found else {}
+    models = next((networks[case] for row, networks in rows if row == settings), {})
+    return {"original": models["original"]} if "original" in models else {}
 
 
 def cases(records: Sequence[Record]) -> Cases:

@@ -42,8 +42,8 @@ PROGRAMS = ("single-2", "single-3", "multi")
 
 def runs_of(records: Iterable[Record], setting: str) -> Runs:
     """The records of a setting."""
-    found = {model: [r for r in records if r.variant == join(model, setting)] for model in ALL}
-    return {model: sorted(runs, key=lambda r: r.seed) for model, runs in found.items() if runs}
+    by_model = {model: [r for r in records if r.variant == join(model, setting)] for model in ALL}
+    return {model: sorted(runs, key=lambda r: r.seed) for model, runs in by_model.items() if runs}
 
 
 def papers_of(runs: Runs) -> Runs:
@@ -152,8 +152,10 @@ def speed_table(runs: Runs) -> Table:
     mean_square = data.mean_square.item()
     rows: list[Row] = []
     for model, records in runs.items():
-        found = {step: [after(record, mean_square, step) for record in records] for step in moments(runs)}
-        cells = {f"{step:,}": Estimate([r2 for r2 in values if r2 is not None], 3) for step, values in found.items()}
+        explained = {step: [after(record, mean_square, step) for record in records] for step in moments(runs)}
+        cells = {
+            f"{step:,}": Estimate([r2 for r2 in values if r2 is not None], 3) for step, values in explained.items()
+        }
         rows.append({"model": ALL[model].title, "parameters": records[0].parameters["total"], **cells})
     for name, level in (("persistence", data.persistence()), ("floor", 1 - data.floor / mean_square)):
         rows.append({"model": name, "parameters": None} | {f"{step:,}": f"{level:.3f}" for step in moments(runs)})
@@ -311,9 +313,9 @@ def auc_table(settings: Sequence[Runs]) -> Table:
     rows: list[Row] = []
     for model in dict.fromkeys(model for runs in settings for model in runs):
         for signal, words in plots.SIGNALS.items():
-            found = {name: auc_of(runs.get(model, ()), signal, measure) for name, (runs, measure) in columns.items()}
-            if any(found.values()) and signal != "jump":
-                cells = {name: brief(values, 3) for name, values in found.items()}
+            scores = {name: auc_of(runs.get(model, ()), signal, measure) for name, (runs, measure) in columns.items()}
+            if any(scores.values()) and signal != "jump":
+                cells = {name: brief(values, 3) for name, values in scores.items()}
                 rows.append({"model": ALL[model].title, "signal": words.replace("\n", " "), **cells})
     jumps = {name: auc_of([first_of(runs)], "jump", measure)[0] for name, (runs, measure) in columns.items()}
     rows.append({"model": "none", "signal": "jump of y"} | {name: f"{value:.3f}" for name, value in jumps.items()})
