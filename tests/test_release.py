@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import neurocoder as nc
@@ -47,6 +48,11 @@ def test_the_module_says_what_is_there():
     assert done.stdout.startswith(f"neurocoder {nc.__version__}")
     assert all(command in done.stdout for command in COMMANDS)
     assert len(done.stdout.splitlines()) < 16
+
+
+def test_the_module_takes_no_arguments():
+    with pytest.raises(SystemExit, match="takes no arguments, got 'run digits': use the command `neurocoder`"):
+        summary.main(["run", "digits"])
 
 
 def test_extras_are_read_from_the_requirements():

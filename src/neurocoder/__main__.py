@@ -54,5 +54,12 @@ def summary() -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str]) -> None:
+    """Print the summary; arguments, which the command `neurocoder` takes, are an error."""
+    if words:
+        sys.exit(f"error: python -m neurocoder takes no arguments, got {' '.join(words)!r}: use the command `neurocoder`")
     print(summary())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
