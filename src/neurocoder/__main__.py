@@ -57,7 +57,7 @@ def summary() -> str:
 def main(words: Sequence[str]) -> None:
     """Print the summary; arguments, which the command `neurocoder` takes, are an error."""
     if words:
-        sys.exit(f"error: python -m neurocoder takes no arguments, got {' '.join(words)!r}: use the command `neurocoder`")
+        sys.exit(f"python -m neurocoder takes no arguments, got {' '.join(words)!r}: use the command `neurocoder`")
     print(summary())
 
 
