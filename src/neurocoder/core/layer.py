@@ -37,11 +37,6 @@ class CorePrograms(NamedTuple):
     bound: Tensor | None
     """The factor on h that bounds the blend (..., 1), or None with a control."""
 
-    @property
-    def grows(self) -> bool:
-        """Whether the memory may have more slots later."""
-        return False
-
     def reads(self) -> dict[str, Tensor]:
         """How much each row of V takes from each row of U, and the reverse (..., P, P); (..., 1, P) if diagonal."""
         size = self.core.abs()

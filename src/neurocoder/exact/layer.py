@@ -37,11 +37,6 @@ class ExactPrograms(NamedTuple):
     use: Tensor
     """w / 30 (..., P): 0 to 1 for Gaussians."""
 
-    @property
-    def grows(self) -> bool:
-        """Whether the memory may have more slots later."""
-        return False
-
     def reads(self) -> dict[str, Tensor]:
         """The use of the slots as one component (..., 1, P)."""
         return {"u": self.use.abs().unsqueeze(-2)}

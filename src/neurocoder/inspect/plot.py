@@ -329,7 +329,7 @@ def drift(usage: Any, steps: Sequence[Any] | None = None, memory: str = "u") -> 
             raise ValueError(f"usage must be of one layer at several moments, got {told}")
         read = [_use(one, memory)[0] for one in usage]
         slots = [values.shape[1] for values in read]
-        if not usage[0].grows and len(set(slots)) > 1:
+        if not getattr(usage[0], "grows", False) and len(set(slots)) > 1:
             raise ValueError(f"usage must be of one layer at several moments, got layers with {slots} slots")
         usage = pad_sequence([values.mean(0) for values in read], batch_first=True)  # one that grows has more later
     moved = views.drift(usage)

@@ -69,12 +69,9 @@ class ActiveProgram(NamedTuple):
 class Composition(Protocol):
     """What `layer.programs(x)` returns and `nc.record` keeps: how the programs of some inputs were composed.
 
-    Each kind may have a result type of its own. Views, plots and the explorer ask only this.
+    Each kind may have a result type of its own. Views, plots and the explorer ask only this, and whether it `grows`, if
+    its memory may have more slots later.
     """
-
-    @property
-    def grows(self) -> bool:
-        """Whether the memory may have more slots later."""
 
     def reads(self) -> dict[str, Tensor]:
         """How strongly each component reads each slot, by memory: "u" first (..., r, P), not negative."""
@@ -93,11 +90,6 @@ class Mixes(NamedTuple):
     """M (..., P, P)"""
     gate: Tensor | None
     """g (..., 1); None: 1"""
-
-    @property
-    def grows(self) -> bool:
-        """Whether the memory may have more slots later."""
-        return False
 
     def reads(self) -> dict[str, Tensor]:
         """How much each row of V takes from each row of U, and the reverse (..., P, P)."""

@@ -50,11 +50,6 @@ class Programs(NamedTuple):
     interpolation: Tensor
     """The gates sigmoid(g) between the two, for u, v, s (..., 3, r, P)."""
 
-    @property
-    def grows(self) -> bool:
-        """Whether the memory may have more slots later."""
-        return False
-
     def reads(self) -> dict[str, Tensor]:
         """The attention over the slots of each memory (..., r, P)."""
         return {"u": self.u, "v": self.v, "s": self.s}

@@ -145,8 +145,6 @@ def test_sequences_repeated_calls_and_layers_without_programs():
 class Reads:
     """What a layer of an unknown kind may say of its programs: no tensor of the paper's, memories of any size."""
 
-    grows = False
-
     def __init__(self, x):
         self.x = x
 
