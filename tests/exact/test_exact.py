@@ -94,6 +94,22 @@ def test_cross_validation_takes_the_best_of_its_candidates():
     assert scores[min(scores, key=lambda ridge: abs(ridge - solution.ridge))] == min(scores.values())
 
 
+def test_wide_features_are_summed_in_blocks():
+    layer, x, y, _ = make("rbf", slots=600, residual=False)
+    c = torch.arange(60) % 4
+    layer.observe(x, y, weight=c)
+    phi = layer.features(x.double(), x.double())
+    weighted = (phi * c.double().unsqueeze(1)).mT
+    torch.testing.assert_close(layer.sum_G[0].triu(), (weighted @ phi).triu())
+    layer.solve(0.5)
+    gram = weighted @ phi + 0.5 * torch.eye(601).double()
+    expected = torch.linalg.solve(gram, weighted @ one_hot(y, 3).double())
+    torch.testing.assert_close(layer.V.double(), expected, rtol=1e-4, atol=1e-6)
+    layer.forget(x[:30], y[:30], weight=c[:30])
+    with pytest.raises(ValueError, match="cannot all have been observed"):
+        layer.forget(x[:30], y[:30], weight=c[:30])
+
+
 @EACH
 def test_neither_order_nor_batches_matter(features):
     order = torch.randperm(60)

@@ -1,17 +1,73 @@
 """The experiment of one pass: its learners and inputs. `test_smoke.py` runs it."""
 
+import json
+import lzma
+
+import pytest
 import torch
 
-from neurocoder.lab.experiments.exact.experiment import blurred
+from neurocoder.lab.experiments.exact import sentences
+from neurocoder.lab.experiments.exact.experiment import Exact, blurred, parts
 from neurocoder.lab.experiments.exact.learners import LEARNERS, make
 
 
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learners_learn_and_store_what_they_count(name):
+    torch.manual_seed(0)
+    y = torch.arange(5).repeat(60)
+    x = 4 * torch.randn(5, 40)[y] + torch.randn(300, 40)
+    value = 0.01 if name in ("replay", "derpp", "gdumb") else None
+    learner = make(name, 40, 5, features=99, residual=False, value=value)
+    if hasattr(learner, "basis"):
+        learner.basis(x[:100])
+    learner.observe(x, y)
+    right = (learner(x).argmax(1) == y).double().mean()
+    assert right > 0.9
+    local = make("local", 40, 5, features=99, residual=False).numbers()["learn"]
+    found = learner.numbers()
+    assert 0 < found["answer"] <= found["learn"]
+    if name in ("replay", "derpp", "gdumb", "1nn", "air"):
+        assert found["learn"] <= max(local, 5 * 46 + 11_782)
+
+
 def test_learners_have_about_the_features_asked_for():
-    for name in LEARNERS:
-        learner = make(name, 40, 5, features=99, residual=False, ridge=None, seed=0, device=None)
-        assert learner.numbers()["learn"] >= 0
-    for name, width in {"local": 99, "local-16": 85, "rbf": 99, "relu": 99, "fourier": 99, "ridge": 40}.items():
-        assert make(name, 40, 5, features=99, residual=False, ridge=None, seed=0, device=None).width == width + 1
+    for name, width in {"local": 99, "local16": 85, "rbf": 99, "relu": 99, "fourier": 99, "ridge": 40}.items():
+        assert make(name, 40, 5, features=99, residual=False).width == width + 1
+
+
+def test_a_variant_may_name_its_features():
+    config = Exact.presets["best"]
+    assert parts("mnist-local-500", config) == ("mnist", "local", 500)
+    assert parts("clinc150-1nn-all", config) == ("clinc150", "1nn-all", 1000)
+    assert {"mnist-randumb-250", "banking77-gdumb"} <= set(Exact().variants(config))
+
+
+def test_sentences_are_read_and_encoded_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEUROCODER_DATA", str(tmp_path))
+    monkeypatch.setenv("NEUROCODER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NEUROCODER_SENTENCES", str(tmp_path / "encoder"))
+    with pytest.raises(FileNotFoundError, match=r"give a folder with banking77\.json\.xz by --data-root"):
+        sentences.prepare("banking77")
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "model.safetensors").write_bytes(b"weights")
+    train = [[f"text {index}", f"intent {index % 3}"] for index in range(20)]
+    with lzma.open(tmp_path / "banking77.json.xz", "wt", encoding="utf8") as file:
+        json.dump({"train": train, "test": train[:4]}, file)
+    calls = []
+
+    def encode(texts, folder, device, progress):
+        calls.append(len(texts))
+        return torch.tensor([float(text.split()[1]) for text in texts]).unsqueeze(1).repeat(1, sentences.WIDTH)
+
+    monkeypatch.setattr(sentences, "encode", encode)
+    for _ in range(2):
+        (x, y), (x_test, y_test) = sentences.features("banking77", "cpu", validation=False)
+        assert x[:, 0].tolist() == list(range(20))
+        assert y.tolist() == [index % 3 for index in range(20)]
+        assert (x_test[:, 0].tolist(), y_test.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 0])
+    assert calls == [20, 4]
+    (x, _), (held_out, _) = sentences.features("banking77", "cpu", validation=True)
+    assert (len(x), held_out[:, 0].tolist()) == (18, [0, 10])
 
 
 def test_blurred_images_are_centred_and_of_unit_length():

@@ -89,5 +89,4 @@ class ExactMemory(nn.Module):
 
     def numbers(self) -> int:
         """How many numbers the basis stores; what the seed draws again costs nothing."""
-        local = self.directions.numel() + self.mean.numel() * (self.rank > 0)
-        return (self.keys.numel() + local) * self.needs_inputs
+        return (self.keys.numel() + self.directions.numel() + self.mean.numel() * (self.rank > 0)) * self.needs_inputs

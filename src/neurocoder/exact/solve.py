@@ -43,7 +43,7 @@ def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
     With `ridge=None` the candidate with the least GCV score `n RSS / (n - tr H)²` is taken (Golub, Heath & Wahba,
     1979), where RSS and the trace of the hat matrix H follow from G, B and the sum of y².
     """
-    values, axes = torch.linalg.eigh(sums.G.sum(0))
+    values, axes = torch.linalg.eigh(sums.G.sum(0), UPLO="U")
     values, samples = values.clamp(min=0), sums.samples.sum()
     projected = axes.mT @ sums.B
     power = projected.square().sum(1)

@@ -13,12 +13,15 @@ from torch.nn.functional import one_hot
 TOLERANCE = 1e-9
 """How far below zero rounding may take an eigenvalue of G, over the largest entry of its diagonal, or another sum."""
 
+BLOCK = 256
+"""Rows of G that are added at a time, from the diagonal on: half of the products of the whole matrix."""
+
 
 class Sums(NamedTuple):
     """Sums over samples with features phi (M,), targets y (C,) and weights c, in float64; K = 1, or one a class."""
 
     G: Tensor
-    """sum c phi phi^T (K, M, M)"""
+    """sum c phi phi^T (K, M, M), of which only the upper triangle is to be read"""
     B: Tensor
     """sum c phi y^T (M, C)"""
     square: Tensor
@@ -44,7 +47,8 @@ class Sums(NamedTuple):
         self.square.add_(c @ target.square())
         for kind in y.unique().tolist() if per_class else [0]:
             rows = y == kind if per_class else slice(None)
-            self.G[kind].addmm_(weighted[rows].mT, phi[rows])
+            for at in range(0, phi.shape[1], BLOCK):
+                self.G[kind, at : at + BLOCK, at:].addmm_(weighted[rows, at : at + BLOCK].mT, phi[rows, at:])
             self.samples[kind] += len(c[rows])
 
     def plus(self, other: Sums, sign: int = 1) -> Sums:
@@ -63,7 +67,7 @@ class Sums(NamedTuple):
         negative = [bool((new < -TOLERANCE * old.sum()).any()) for new, old in zip(left[2:4], self[2:4], strict=True)]
         G, top = left.G.clone(), self.G.diagonal(dim1=1, dim2=2).amax()
         G.diagonal(dim1=1, dim2=2).add_(TOLERANCE * top.clamp(min=1e-290))
-        negative += [min(ledger.values(), default=0) < 0, bool(torch.linalg.cholesky_ex(G).info.any())]
+        negative += [min(ledger.values(), default=0) < 0, bool(torch.linalg.cholesky_ex(G, upper=True).info.any())]
         if left.B.shape != self.B.shape or any(negative):
             raise ValueError("these samples cannot all have been observed with this y and weight: none is forgotten")
         left = left._replace(ledger=self.ledger.new_tensor(list(ledger.elements())))

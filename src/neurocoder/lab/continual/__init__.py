@@ -9,20 +9,26 @@ for task in tasks:
 cl.average_accuracy(trainer.matrix)
 """
 
+from .analytic import AIR, acil, gkeal, ranpac, ridge
+from .discriminants import FeCAM, NearestMean, RanDumb, StreamingLDA
 from .evaluation import accuracy
 from .methods import EWC, L2, MAS, SI, LwF, Method, Offline, OnlineEWC, Plain, Rehearsal
 from .metrics import average_accuracy, backward_transfer, forgetting, forward_transfer
-from .stream import FeCAM, Learner, NearestMean, NearestNeighbours, Streamed, StreamingLDA, stream
+from .stored import DERpp, GDumb, NearestNeighbours, Replay, Reservoir
+from .stream import Learner, Streamed, stream
 from .tasks import SCENARIOS, Task, split
 from .trainer import Trainer
 
 __all__ = [
+    "AIR",
     "EWC",
     "L2",
     "MAS",
     "SCENARIOS",
     "SI",
+    "DERpp",
     "FeCAM",
+    "GDumb",
     "Learner",
     "LwF",
     "Method",
@@ -31,16 +37,23 @@ __all__ = [
     "Offline",
     "OnlineEWC",
     "Plain",
+    "RanDumb",
     "Rehearsal",
+    "Replay",
+    "Reservoir",
     "Streamed",
     "StreamingLDA",
     "Task",
     "Trainer",
     "accuracy",
+    "acil",
     "average_accuracy",
     "backward_transfer",
     "forgetting",
     "forward_transfer",
+    "gkeal",
+    "ranpac",
+    "ridge",
     "split",
     "stream",
 ]

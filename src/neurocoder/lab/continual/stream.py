@@ -1,7 +1,7 @@
-"""Learners that see each sample once and need no gradients, and one evaluation for all of them.
+"""Learners that see each sample once, and one evaluation for all of them.
 
 A learner has `observe(x, y)`, answers scores for each class, `learner(x)`, and counts what it stores, `numbers()`.
-`nc.ExactLinear` is one: ridge regression with `features="none"`, RanPAC and ACIL with `"relu"`, GKEAL with `"rbf"`.
+`nc.ExactLinear` is one. What a seed draws again is not stored; numbers are counted, not bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
 
 from .metrics import average_accuracy
 from .tasks import Task
-
-Device = torch.device | str | None
 
 
 class Learner(Protocol):
@@ -36,181 +33,6 @@ class Learner(Protocol):
         """How many numbers must be stored to `answer`, and to go on to `learn`."""
 
 
-class NearestMean:
-    """`argmin_c |x - mean_c|²`.
-
-    Example:
-        >>> learner = cl.NearestMean(4, classes=2)
-        >>> learner.observe(x, y % 2)
-        >>> learner(x).shape == (len(x), 2)
-        True
-    """
-
-    def __init__(self, d: int, classes: int, device: Device = None) -> None:
-        self.sums = torch.zeros(classes, d, dtype=torch.float64, device=device)
-        self.counts = torch.zeros(classes, dtype=torch.float64, device=device)
-
-    def observe(self, x: Tensor, y: Tensor) -> None:
-        """Add to the sum of each class."""
-        self.sums.index_add_(0, y, x.double())
-        self.counts += torch.bincount(y, minlength=len(self.counts))
-
-    @property
-    def means(self) -> Tensor:
-        """(C, d); zero for classes that were not seen."""
-        return self.sums / self.counts.clamp(min=1).unsqueeze(1)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Minus the squared distance to each mean; -inf for classes that were not seen."""
-        return self.unseen(-torch.cdist(x.double(), self.means).square())
-
-    def unseen(self, scores: Tensor) -> Tensor:
-        """The scores, with -inf for classes that were not seen."""
-        return scores.masked_fill(self.counts == 0, -torch.inf)
-
-    def numbers(self) -> dict[str, int]:
-        """A mean and a count for each class."""
-        size = self.sums.numel() + len(self.counts)
-        return {"answer": size, "learn": size}
-
-
-class StreamingLDA(NearestMean):
-    """Linear discriminant analysis (Hayes & Kanan, 2020): class means and one covariance S, shrunk to
-    `(1 - shrinkage) S + shrinkage I`.
-
-    S is that of all samples around the present means, so it does not depend on their order; the authors update it
-    around the means of the time.
-
-    Example:
-        >>> learner = cl.StreamingLDA(4, classes=2)
-        >>> learner.observe(x, y % 2)
-        >>> learner(x).shape == (len(x), 2)
-        True
-    """
-
-    def __init__(self, d: int, classes: int, shrinkage: float = 1e-4, device: Device = None) -> None:
-        super().__init__(d, classes, device)
-        self.squares = torch.zeros(d, d, dtype=torch.float64, device=device)
-        self.shrinkage = shrinkage
-
-    def observe(self, x: Tensor, y: Tensor) -> None:
-        """Add to the sums of x and of x x^T."""
-        super().observe(x, y)
-        self.squares.addmm_(x.double().mT, x.double())
-
-    def covariance(self) -> Tensor:
-        """S (d, d)."""
-        means = self.means
-        return (self.squares - (means * self.counts.unsqueeze(1)).mT @ means) / self.counts.sum()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """`x^T S^-1 mean_c - 1/2 mean_c^T S^-1 mean_c`."""
-        eye = torch.eye(len(self.squares)).to(self.squares)
-        weight = torch.linalg.solve((1 - self.shrinkage) * self.covariance() + self.shrinkage * eye, self.means.mT)
-        return self.unseen(x.double() @ weight - 0.5 * (self.means.mT * weight).sum(0))
-
-    def numbers(self) -> dict[str, int]:
-        """To answer, a weight and a constant a class; to learn, also half of the symmetric sum."""
-        size, d = super().numbers()["answer"], len(self.squares)
-        return {"answer": size, "learn": size + d * (d + 1) // 2}
-
-
-class FeCAM:
-    """Mahalanobis distance with a covariance for each class (Goswami et al., 2023).
-
-    Features go to the power `power` (Tukey); each covariance is shrunk by its mean variance and its mean covariance,
-    `shrinkage` times each, and scaled to correlations; means and inputs are normalised.
-
-    Example:
-        >>> learner = cl.FeCAM(4, classes=2)
-        >>> learner.observe(x, y % 2)
-        >>> learner(x).shape == (len(x), 2)
-        True
-    """
-
-    def __init__(self, d: int, classes: int, shrinkage: float = 1.0, power: float = 0.5, device: Device = None) -> None:
-        self.mean = NearestMean(d, classes, device)
-        self.squares = torch.zeros(classes, d, d, dtype=torch.float64, device=device)
-        self.shrinkage, self.power = shrinkage, power
-
-    def transformed(self, x: Tensor) -> Tensor:
-        """`sign(x) |x|^power`."""
-        return x.double().sign() * x.double().abs() ** self.power
-
-    def observe(self, x: Tensor, y: Tensor) -> None:
-        """Add to the sums of each class."""
-        x = self.transformed(x)
-        self.mean.observe(x, y)
-        for label in y.unique().tolist():
-            self.squares[label].addmm_(x[y == label].mT, x[y == label])
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Minus the squared Mahalanobis distance to each class."""
-        x, scores = normalize(self.transformed(x)), []
-        for mean, squares, count in zip(self.mean.means, self.squares, self.mean.counts, strict=True):
-            if not count:
-                scores.append(x.new_zeros(len(x)))  # not a class yet
-                continue
-            covariance = squares / count - torch.outer(mean, mean)
-            diagonal = covariance.diagonal()
-            off = (covariance.sum() - diagonal.sum()) / max(1, covariance.numel() - len(diagonal))
-            eye = torch.eye(len(diagonal)).to(covariance)
-            shrunk = covariance + self.shrinkage * (diagonal.mean() * eye + off * (1 - eye))
-            deviation = shrunk.diagonal().clamp(min=1e-12).sqrt()
-            difference = x - normalize(mean, dim=0)
-            solved = torch.linalg.solve(shrunk / torch.outer(deviation, deviation), difference.mT)
-            scores.append(-(difference * solved.mT).sum(1))
-        return self.mean.unseen(torch.stack(scores, 1))
-
-    def numbers(self) -> dict[str, int]:
-        """A mean and half of a symmetric matrix for each class."""
-        classes, d = self.mean.sums.shape
-        size = classes * (d * (d + 1) // 2 + d + 1)
-        return {"answer": size, "learn": size}
-
-
-class NearestNeighbours:
-    """The `k` nearest of the stored samples vote: all samples, or a reservoir of `capacity` (Vitter, 1985).
-
-    Example:
-        >>> learner = cl.NearestNeighbours(4, classes=2, capacity=100)
-        >>> learner.observe(x, y % 2)
-        >>> learner(x).shape == (len(x), 2)
-        True
-    """
-
-    def __init__(
-        self, d: int, classes: int, k: int = 1, capacity: int | None = None, seed: int = 0, device: Device = None
-    ) -> None:
-        self.x, self.y = torch.zeros(0, d, device=device), torch.zeros(0, dtype=torch.int64, device=device)
-        self.classes, self.k, self.capacity, self.seen = classes, k, capacity, 0
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def observe(self, x: Tensor, y: Tensor) -> None:
-        """Store the samples; in a full reservoir each replaces a random one, with probability capacity / seen."""
-        room = len(x) if self.capacity is None else max(0, self.capacity - len(self.x))
-        self.x, self.y = torch.cat([self.x, x[:room].float()]), torch.cat([self.y, y[:room]])
-        self.seen += min(room, len(x))
-        for row, label in zip(x[room:], y[room:], strict=True):
-            self.seen += 1
-            place = int(torch.randint(self.seen, (), generator=self.generator))
-            if place < len(self.x):
-                self.x[place], self.y[place] = row, label
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """How many of the nearest samples each class has."""
-        parts = []
-        for rows in x.float().split(1024):
-            nearest = torch.cdist(rows, self.x).topk(min(self.k, len(self.x)), largest=False).indices
-            parts.append(one_hot(self.y[nearest], self.classes).sum(1))
-        return torch.cat(parts).double()
-
-    def numbers(self) -> dict[str, int]:
-        """The samples with their labels."""
-        size = self.x.numel() + len(self.y)
-        return {"answer": size, "learn": size}
-
-
 class Streamed(NamedTuple):
     """What `stream` returns, in percent.
 
@@ -221,7 +43,7 @@ class Streamed(NamedTuple):
     """
 
     matrix: Tensor
-    """Accuracy after task i (row) on task j (column), over all classes."""
+    """Accuracy after task i (row) on task j (column), over the classes seen so far; NaN where it was not tested"""
     task: float
     """Average accuracy after the last task where each sample's task is known: only its classes answer."""
     domain: float
@@ -229,32 +51,68 @@ class Streamed(NamedTuple):
     final: float
     """Average accuracy after the last task, over all classes."""
     incremental: float
-    """The mean over i of the average accuracy after task i on the tasks up to i."""
+    """The mean over i of the average accuracy after task i on the tasks up to i; NaN unless each was tested."""
+    curve: list[tuple[int, float]]
+    """Samples seen, and the accuracy on the test data of the classes seen, after each `every` batches."""
 
 
-def stream(learner: Any, tasks: Sequence[Task], batch: int = 1024) -> Streamed:
+def stream(
+    learner: Any, tasks: Sequence[Task], batch: int = 1024, *, every: int | None = None, last: bool = False
+) -> Streamed:
     """Show a learner the tasks of a class scenario one after the other, each sample once, and test it after each.
+
+    Classes that were not seen yet are never answered.
+
+    Args:
+        learner: See `Learner`.
+        tasks: Tasks without heads, whose labels are those of the data.
+        batch: Samples that it observes at a time.
+        every: Test after each so many batches too; None: only after tasks.
+        last: Test only after the last task.
 
     Example:
         >>> cl.stream(cl.StreamingLDA(4, classes=4), [cl.Task((x, y), (x, y))]).matrix.shape
         torch.Size([1, 1])
     """
-    if any(task.head is not None for task in tasks):
+    if not tasks or any(task.head is not None for task in tasks):
         raise ValueError("tasks must be those of cl.split(..., scenario='class'), whose labels are those of the data")
-    matrix, known, domain = torch.zeros(len(tasks), len(tasks), dtype=torch.float64), 0.0, 0.0
+    if every is not None and every < 1:
+        raise ValueError(f"every must be None or a number of batches >= 1, got {every}")
+    count = len(tasks)
+    matrix = torch.full((count, count), torch.nan, dtype=torch.float64)
+    known, domain, curve, steps, samples = 0.0, 0.0, [], 0, 0
     place = {label: index for task in tasks for index, label in enumerate(task.labels)}
     places = torch.tensor([place.get(label, -1) for label in range(max(place) + 1)]).to(tasks[0].train[1])
+    seen = torch.zeros(len(places), dtype=torch.bool, device=places.device)
+
+    def scores(x: Tensor) -> Tensor:
+        found = learner(x)
+        return found.masked_fill(~seen[: found.shape[1]], -torch.inf)
+
     for row, task in enumerate(tasks):
         x, y = task.train
         for rows, labels in zip(x.split(batch), y.split(batch), strict=True):
             learner.observe(rows, labels)
+            seen[labels] = True
+            steps, samples = steps + 1, samples + len(labels)
+            if every and steps % every == 0:
+                tests = [
+                    (other.test[0][own], other.test[1][own]) for other in tasks if (own := seen[other.test[1]]).any()
+                ]
+                right = sum(int((scores(rows).argmax(1) == labels).sum()) for rows, labels in tests)
+                curve.append((samples, 100 * right / sum(len(labels) for _, labels in tests)))
         for column, other in enumerate(tasks):
+            if last and row < count - 1:
+                continue
+            if not seen[list(other.labels)].any():
+                matrix[row, column] = 0  # none of its classes is answered
+                continue
             x, y = other.test
-            scores = learner(x)
-            matrix[row, column] = 100 * (scores.argmax(1) == y).double().mean()
-            if row == len(tasks) - 1:
+            found = scores(x)
+            matrix[row, column] = 100 * (found.argmax(1) == y).double().mean()
+            if row == count - 1:
                 own = torch.tensor(other.labels).to(y)
-                known += 100 * float((own[scores[:, own].argmax(1)] == y).double().mean()) / len(tasks)
-                domain += 100 * float((places[scores.argmax(1)] == places[y]).double().mean()) / len(tasks)
-    curve = [float(matrix[row, : row + 1].mean()) for row in range(len(tasks))]
-    return Streamed(matrix, known, domain, average_accuracy(matrix), sum(curve) / len(curve))
+                known += 100 * float((own[found[:, own].argmax(1)] == y).double().mean()) / count
+                domain += 100 * float((places[found.argmax(1)] == places[y]).double().mean()) / count
+    averages = [float(matrix[row, : row + 1].mean()) for row in range(count)]
+    return Streamed(matrix, known, domain, average_accuracy(matrix), sum(averages) / count, curve)

@@ -5,52 +5,117 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import nn
+
 import neurocoder as nc
 
 from ... import continual as cl
 
 LEARNERS = {
     "local": "local programs, rank 32",
-    "local-16": "local programs, rank 16",
+    "local16": "local programs, rank 16",
     "rbf": "Gaussians (GKEAL)",
     "relu": "random ReLU (ACIL, RanPAC)",
     "fourier": "random Fourier features",
+    "randumb": "LDA of Fourier features (RanDumb)",
     "ridge": "ridge regression",
     "slda": "streaming LDA",
     "mean": "nearest class mean",
     "fecam": "FeCAM",
-    "1nn": "1-NN over all samples",
-    "1nn-4000": "1-NN over a reservoir of 4,000",
+    "air": "AIR",
+    "replay": "experience replay",
+    "derpp": "DER++",
+    "gdumb": "GDumb",
+    "1nn": "1-NN over a reservoir",
+    "1nn-all": "1-NN over all samples",
 }
 """Names in variants, and in tables."""
-RANKS = {"local": 32, "local-16": 16}
-WIDTHS = {"rbf": 0.5, "fourier": 0.5}
-"""Of the Gaussians, where they differ from the layer's default; chosen on held-out data."""
+SIZED = ("local", "local16", "rbf", "relu", "fourier", "randumb")
+"""Learners with a number of features, of which variants may name another: `mnist-local-500`."""
+EXACT = ("local", "local16", "rbf", "relu", "fourier", "ridge")
+RANKS = {"local": 32, "local16": 16}
+VALUES = {"randumb": "width", "slda": "shrinkage", "fecam": "shrinkage", "air": "gamma"}
+"""What a setting of a learner is called; else it is a rate of SGD."""
+HIDDEN = 256
+"""Units of the MLP that the learners with a replay memory train."""
+
+SETTINGS: dict[str, dict[str, float]] = {}
+"""What was best on validation data: `LEARNER` for all data sets, `SET-LEARNER` for one. Widths of Gaussians, and of the
+kernel of Fourier features; shrinkage of discriminants; the ridge of AIR; rates of SGD."""
+
+
+def setting(data: str, learner: str) -> float | None:
+    """The width, shrinkage, ridge or rate of a learner; None: it has none."""
+    return SETTINGS.get(data, {}).get(learner)
+
+
+def exact(
+    name: str, d: int, classes: int, features: int, residual: bool, width: float | None, seed: int, device: Any
+) -> nc.ExactLinear:
+    """An exact layer with so many features, or a little fewer, beside the input."""
+    kind = {"ridge": "none", "local16": "local"}.get(name, name)
+    rank = min(RANKS.get(name, 1), d)
+    config = nc.ExactConfig(
+        features=kind,
+        slots=max(1, features // (rank + 1)) if kind == "local" else features,
+        rank=rank,
+        width=width or nc.ExactConfig.width,
+        residual=residual or kind == "none",
+        seed=seed,
+    )
+    return nc.ExactLinear(d, classes, exact=config, device=device)
 
 
 def make(
-    name: str, d: int, classes: int, features: int, residual: bool, ridge: float | None, seed: int, device: Any
+    name: str,
+    d: int,
+    classes: int,
+    features: int,
+    residual: bool,
+    value: float | None = None,
+    seed: int = 0,
+    device: Any = None,
 ) -> Any:
-    """A learner of inputs (N, d) with about so many features, if it has any."""
-    if name in ("local", "local-16", "rbf", "relu", "fourier", "ridge"):
-        kind = name.partition("-")[0] if name != "ridge" else "none"
-        rank = min(RANKS.get(name, 32), d)
-        slots = max(1, features // (rank + 1)) if kind == "local" else features
-        config = nc.ExactConfig(
-            features=kind,
-            slots=slots,
-            rank=rank,
-            width=WIDTHS.get(name, nc.ExactConfig.width),
-            ridge=ridge,
-            residual=residual or kind == "none",
-            seed=seed,
-        )
-        return nc.ExactLinear(d, classes, exact=config, device=device)
-    simple: dict[str, Callable[[], Any]] = {
-        "slda": lambda: cl.StreamingLDA(d, classes, device=device),
+    """A learner of inputs (N, d) with so many features; one that stores samples stores as many numbers as `local`.
+
+    Args:
+        name: See `LEARNERS`.
+        d: Width of the inputs.
+        classes: How many there are.
+        features: Of the learners in `SIZED`, besides the input.
+        residual: Whether the input stands beside the features of exact layers.
+        value: See `SETTINGS`; None: the learner's default.
+        seed: Of all that is random.
+        device: Of all tensors.
+    """
+    if name in EXACT:
+        return exact(name, d, classes, features, residual, value, seed, device)
+    budget = exact("local", d, classes, features, residual, None, seed, device).numbers()["learn"]
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(d, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes)).to(device)
+
+    def capacity(each: int, beside: int = 0) -> int:
+        return max(classes, (budget - beside) // each)
+
+    given: dict[str, Any] = {}
+    if value is not None:
+        given = {VALUES.get(name, "rate"): value}
+    weights = (d + 1) * HIDDEN + (HIDDEN + 1) * classes
+    air = int((2 * budget / classes) ** 0.5)
+    makers: dict[str, Callable[[], Any]] = {
+        "randumb": lambda: cl.RanDumb(d, classes, features, seed=seed, device=device, **given),
+        "slda": lambda: cl.StreamingLDA(d, classes, device=device, **given),
         "mean": lambda: cl.NearestMean(d, classes, device),
-        "fecam": lambda: cl.FeCAM(d, classes, device=device),
-        "1nn": lambda: cl.NearestNeighbours(d, classes, device=device),
-        "1nn-4000": lambda: cl.NearestNeighbours(d, classes, capacity=4_000, seed=seed, device=device),
+        "fecam": lambda: cl.FeCAM(d, classes, device=device, **given),
+        "air": lambda: cl.AIR(d, classes, air, seed=seed, device=device, **given),
+        "replay": lambda: cl.Replay(network(), capacity(d + 1, weights), seed=seed, **given),
+        "derpp": lambda: cl.DERpp(network(), capacity(d + 1 + classes, weights), seed=seed, **given),
+        "gdumb": lambda: cl.GDumb(network, capacity(d + 1, weights), seed=seed, **given),
+        "1nn": lambda: cl.NearestNeighbours(classes, capacity=capacity(d + 1), seed=seed),
+        "1nn-all": lambda: cl.NearestNeighbours(classes),
     }
-    return simple[name]()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return makers[name]()

@@ -10,65 +10,140 @@ from matplotlib.figure import Figure
 from ...records.record import Record
 from ...report import style
 from ...report.figures import legend, means
-from ...report.sections import Plot, Section
+from ...report.sections import Plot, Section, Table
 from ...report.tables import estimate, paired, table
-from .learners import LEARNERS
+from .learners import LEARNERS, SIZED
 
-TITLES = {"mnist": "Split MNIST", "cifar10": "Split CIFAR-10", "cifar100": "Split CIFAR-100"}
+TITLES = {
+    "mnist": "Split MNIST",
+    "permuted": "Permuted MNIST",
+    "cifar10": "Split CIFAR-10",
+    "cifar100": "Split CIFAR-100",
+    "clinc150": "CLINC150",
+    "banking77": "BANKING77",
+}
+INPUTS = {
+    "mnist": "Five tasks of two digits; images are blurred, centred and of unit length.",
+    "permuted": (
+        "Ten tasks of all ten digits, each with its own order of the pixels: 100 classes, 10,000 training and 2,000 "
+        "test images a task. Domain: the digit alone must be right."
+    ),
+    "cifar10": "Five tasks of two classes; features of a frozen ResNet-18, standardised over the training images.",
+    "cifar100": "Twenty tasks of five classes; features of a frozen ResNet-18, standardised over the training images.",
+    "clinc150": "Fifteen tasks of ten intents; sentence features of all-MiniLM-L6-v2, of unit length.",
+    "banking77": "Seven tasks of eleven intents; sentence features of all-MiniLM-L6-v2, of unit length.",
+}
 OURS = "local"
 """The learner that the others are compared with."""
+USUAL = 1_000
+"""Features of the presets."""
+LOOKS = {
+    "local": (style.BLUE, "o-"),
+    "local16": (style.SKY, "s-"),
+    "rbf": (style.GREEN, "D-"),
+    "relu": (style.VERMILION, "^-"),
+    "fourier": (style.PURPLE, "v-"),
+    "randumb": (style.PURPLE, "P--"),
+}
+"""Colour and line of learners with several sizes; the others are black points."""
+Runs = Mapping[str, Mapping[int | None, Sequence[Record]]]
+"""Records by learner and number of features that the variant names; None: the usual one."""
 
 
 def sections(records: Sequence[Record]) -> list[Section]:
-    """A section a data set."""
+    """A section a data set, then published figures."""
     found = []
     for name, title in TITLES.items():
-        runs = {
-            learner: own
-            for learner in LEARNERS
-            if (own := [record for record in records if record.variant == f"{name}-{learner}"])
-        }
-        if runs:
-            found.append(section(name, title, runs))
-    return found
+        own = [record for record in records if record.variant.startswith(f"{name}-")]
+        if own:
+            found.append(section(name, title, by_learner(own)))
+    return [*found, published()] if found else []
 
 
-def section(name: str, title: str, runs: Mapping[str, Sequence[Record]]) -> Section:
-    """One data set's table and figure."""
+def by_learner(records: Sequence[Record]) -> Runs:
+    """Records of one data set."""
+    found: dict[str, dict[int | None, list[Record]]] = {}
+    for record in records:
+        learner, _, size = record.variant.partition("-")[2].rpartition("-")
+        if not size.isdigit():
+            learner, size = record.variant.partition("-")[2], ""
+        found.setdefault(learner, {}).setdefault(int(size) if size else None, []).append(record)
+    return {learner: found[learner] for learner in LEARNERS if learner in found}
+
+
+def section(name: str, title: str, runs: Runs) -> Section:
+    """One data set's tables and figure."""
+    usual = {learner: sizes[None] for learner, sizes in runs.items() if None in sizes}
+    ours = usual.get(OURS, [])
     rows = (
         {
             "learner": LEARNERS[learner],
             "class": estimate(own, "average_accuracy"),
+            f"class, {LEARNERS[OURS]} minus it": None if learner == OURS else paired(ours, own, "average_accuracy"),
             "domain": estimate(own, "domain_accuracy"),
             "task known": estimate(own, "task_accuracy"),
             "incremental": estimate(own, "incremental_accuracy"),
             "numbers to learn": own[0].observations["numbers"]["learn"],
-            "numbers to answer": own[0].observations["numbers"]["answer"],
-            f"class, minus {LEARNERS[OURS]}": None
-            if learner == OURS
-            else paired(own, runs.get(OURS, []), "average_accuracy"),
+            "to answer": own[0].observations["numbers"]["answer"],
         }
-        for learner, own in runs.items()
+        for learner, own in usual.items()
     )
     caption = (
         "Average accuracy in percent after the last task: over all classes; where only the place of the class in its "
         "task counts; and where the task is known. Incremental: the mean over all tasks so far. Numbers that a seed "
-        "draws again are not stored."
+        "draws again are not stored; of a symmetric matrix, half is."
     )
-    draw = Plot(f"{name}-numbers", "Accuracy over all classes against numbers stored to learn.", partial(figure, runs))
-    text = ["One pass, each sample once, no replay; the seed orders the samples and the classes."]
-    return Section(title, text, [table("Average accuracy", rows, caption)], [draw])
+    tables = [table("Average accuracy", rows, caption)]
+    named = sorted({size for sizes in runs.values() for size in sizes if size is not None})
+    if named:
+        shown = [learner for learner in SIZED if learner in runs]
+        by_size = (
+            {"features": size or USUAL}
+            | {LEARNERS[learner]: estimate(runs[learner].get(size, []), "average_accuracy") for learner in shown}
+            for size in sorted({size for learner in shown for size in runs[learner]}, key=lambda size: size or USUAL)
+        )
+        tables.append(table("Class accuracy by number of features", by_size, "Besides the input, where it is one."))
+    draw = Plot(f"{name}-numbers", f"{title}: accuracy over all classes against numbers stored.", partial(figure, runs))
+    text = [f"{INPUTS[name]} One pass, each sample once; the seed orders samples and classes, and draws the features."]
+    return Section(title, text, tables, [draw])
 
 
-def figure(runs: Mapping[str, Sequence[Record]]) -> Figure:
-    """Class accuracy against numbers stored."""
-    drawn = style.new_figure(4.2)
-    axis = drawn.subplots()
-    for index, (learner, own) in enumerate(runs.items()):
-        colour = style.BLUE if learner.startswith("local") else style.BLACK
-        x = [own[0].observations["numbers"]["learn"]]
-        accuracies = [[record.metrics["average_accuracy"] for record in own]]
-        means(axis, x, accuracies, fmt="osD^vP*Xhd<"[index % 11], color=colour, label=LEARNERS[learner], capsize=2)
-    axis.set(xscale="log", xlabel="numbers stored to learn", ylabel="accuracy over all classes, %")
-    legend(drawn, [axis], ncols=4)
+def figure(runs: Runs) -> Figure:
+    """Class accuracy against numbers stored to learn, and to answer."""
+    drawn = style.new_figure(4.6)
+    axes = drawn.subplots(1, 2, sharey=True)
+    markers = iter("X*hd<>pH+1")
+    for learner, sizes in runs.items():
+        colour, line = LOOKS.get(learner) or ("black", next(markers))
+        groups = sorted(sizes.values(), key=lambda own: own[0].observations["numbers"]["learn"])
+        accuracies = [[record.metrics["average_accuracy"] for record in own] for own in groups]
+        for axis, what in zip(axes, ("learn", "answer"), strict=True):
+            x = [own[0].observations["numbers"][what] for own in groups]
+            means(axis, x, accuracies, fmt=line, color=colour, label=LEARNERS[learner], capsize=2, markersize=5)
+    axes[0].set(xscale="log", xlabel="numbers stored to learn", ylabel="accuracy over all classes, %")
+    axes[1].set(xscale="log", xlabel="numbers stored to answer")
+    best = max(
+        record.metrics["average_accuracy"] for sizes in runs.values() for own in sizes.values() for record in own
+    )
+    low = min(record.metrics["average_accuracy"] for sizes in runs.values() for own in sizes.values() for record in own)
+    axes[0].set_ylim(max(low, best - 30) - 0.5, best + 1)
+    legend(drawn, [axes[0]], ncols=4)
     return drawn
+
+
+def published() -> Section:
+    """What the authors report, with their protocols; ours is another."""
+    headings = ("CIFAR-100", "accuracy, %", "protocol")
+    base = "average incremental accuracy; ResNet-32 trained on 50 classes, then 25 phases of 2"
+    rows = (
+        ("ACIL (Zhuang et al., 2022)", 63.4, base),
+        ("GKEAL (Zhuang et al., 2023)", 62.3, base),
+        ("DS-AL (Zhuang et al., 2024)", 64.0, base),
+        (
+            "RanPAC (McDonnell et al., 2023)",
+            75.5,
+            "after the last task; frozen ResNet-50",
+        ),
+    )
+    text = ["Backbones and protocols differ from ours: the figures are not to be compared with ours."]
+    return Section("Published figures", text, [Table("As their authors report them", headings, rows)])
