@@ -35,6 +35,19 @@ def test_learners_have_about_the_features_asked_for():
         assert make(name, 40, 5, features=99, residual=False).width == width + 1
 
 
+def test_keys_by_novelty_are_far_from_each_other():
+    x = torch.tensor([[0.0, 0.0], [0.1, 0.0], [3.0, 0.0], [0.0, 3.0], [3.1, 0.0], [9.0, 9.0]])
+    learner = make("novel", 2, 2, features=4, residual=False, value=0.5)
+    learner.basis(x)  # the median distance is 3.1
+    learner.observe(x[:4], torch.tensor([0, 0, 1, 1]))
+    assert learner.written == 3
+    learner.observe(x[4:], torch.tensor([1, 0]))
+    assert torch.equal(learner.layer.memory.keys, x[[0, 2, 3, 5]])
+    use = learner.layer.programs(x).use
+    assert use[[0, 2, 3, 5], range(4)].tolist() == pytest.approx([1, 1, 1, 1])
+    assert learner(x).shape == (6, 2)
+
+
 def test_a_variant_may_name_its_features():
     config = Exact.presets["best"]
     assert parts("mnist-local-500", config) == ("mnist", "local", 500)

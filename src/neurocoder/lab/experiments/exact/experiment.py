@@ -83,7 +83,7 @@ class Exact(Experiment):
         "smoke": ExactExperimentConfig(features=66, samples=100),
     }
     seeds: ClassVar[Mapping[str, Sequence[int]]] = {"best": range(10), "best-224": range(10), "smoke": range(1)}
-    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {"best": (600, 30), "best-224": (240, 15), "smoke": (1, 1)}
+    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {"best": (120, 10), "best-224": (120, 10), "smoke": (1, 1)}
     selections: ClassVar[Mapping[str, str]] = {"best": "mnist-*", "best-224": "cifar*", "smoke": "mnist-*"}
 
     def variants(self, config: ExactExperimentConfig) -> list[str]:

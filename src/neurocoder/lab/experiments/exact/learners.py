@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import neurocoder as nc
 
@@ -16,6 +16,7 @@ LEARNERS = {
     "local": "local programs, rank 32",
     "local16": "local programs, rank 16",
     "rbf": "Gaussians (GKEAL)",
+    "novel": "Gaussians, keys by novelty",
     "relu": "random ReLU (ACIL, RanPAC)",
     "fourier": "random Fourier features",
     "randumb": "LDA of Fourier features (RanDumb)",
@@ -35,7 +36,9 @@ SIZED = ("local", "local16", "rbf", "relu", "fourier", "randumb")
 """Learners with a number of features, of which variants may name another: `mnist-local-500`."""
 EXACT = ("local", "local16", "rbf", "relu", "fourier", "ridge")
 RANKS = {"local": 32, "local16": 16}
-VALUES = {"randumb": "width", "slda": "shrinkage", "fecam": "shrinkage", "air": "gamma"}
+WIDTH = 0.5
+"""Of the Gaussians around keys that are chosen by novelty."""
+VALUES = {"randumb": "width", "slda": "shrinkage", "fecam": "shrinkage", "air": "gamma", "novel": "reach"}
 """What a setting of a learner is called; else it is a rate of SGD."""
 HIDDEN = 256
 """Units of the MLP that the learners with a replay memory train."""
@@ -105,6 +108,7 @@ def make(
     weights = (d + 1) * HIDDEN + (HIDDEN + 1) * classes
     air = int((2 * budget / classes) ** 0.5)
     makers: dict[str, Callable[[], Any]] = {
+        "novel": lambda: ByNovelty(exact("rbf", d, classes, features, residual, WIDTH, seed, device), **given),
         "randumb": lambda: cl.RanDumb(d, classes, features, seed=seed, device=device, **given),
         "slda": lambda: cl.StreamingLDA(d, classes, device=device, **given),
         "mean": lambda: cl.NearestMean(d, classes, device),
@@ -119,3 +123,43 @@ def make(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return makers[name]()
+
+
+class ByNovelty:
+    """An exact layer whose keys are written while it learns, as those of growing memory are: an input that is further
+    than `reach` median distances from every key becomes the next one.
+
+    Samples that came before a key count as if they had not used it, so the order of the data matters.
+    """
+
+    def __init__(self, layer: nc.ExactLinear, reach: float = 0.6) -> None:
+        self.layer, self.reach, self.written = layer, reach, 0
+
+    def basis(self, x: Tensor) -> None:
+        """Fix the width of the Gaussians, and put all keys where no input is."""
+        self.layer.basis(x)
+        width = self.layer.memory.bandwidth
+        self.reach *= float(width) / self.layer.config.width
+        self.layer.memory.keys.copy_(x.mean(0) + (x.norm(dim=1).max() + 12 * width) / x.shape[1] ** 0.5)
+
+    def observe(self, x: Tensor, y: Tensor) -> None:
+        """Write keys, then observe."""
+        keys = self.layer.memory.keys
+        while self.written < len(keys):
+            distance = (
+                torch.cdist(x, keys[: self.written]).amin(1) if self.written else x.new_full((len(x),), torch.inf)
+            )
+            new = (distance > self.reach).nonzero()
+            if not len(new):
+                break
+            keys[self.written] = x[new[0, 0]]
+            self.written += 1
+        self.layer.observe(x, y)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The scores of the layer."""
+        return self.layer(x)
+
+    def numbers(self) -> dict[str, int]:
+        """Those of the layer."""
+        return self.layer.numbers()

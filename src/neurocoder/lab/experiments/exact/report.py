@@ -112,7 +112,7 @@ def figure(runs: Runs) -> Figure:
     """Class accuracy against numbers stored to learn, and to answer."""
     drawn = style.new_figure(4.6)
     axes = drawn.subplots(1, 2, sharey=True)
-    markers = iter("X*hd<>pH+1")
+    markers = iter("X*hd<>pH+1x2")
     for learner, sizes in runs.items():
         colour, line = LOOKS.get(learner) or ("black", next(markers))
         groups = sorted(sizes.values(), key=lambda own: own[0].observations["numbers"]["learn"])
