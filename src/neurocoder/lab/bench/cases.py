@@ -16,12 +16,12 @@ COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
 PAIR = LAYERS[:2]
 GROWN = ("linear", "growing")
+CORES = ("linear", "core", "steered")
+GPT = ("gpt", "gpt-core", "gpt-steered")
 PATHS = ("torch", "cpu")
 """Implementations of one layer, the names that `nc.backend` knows."""
-BASELINES = ("linear", "plain", "torch")
+BASELINES = ("linear", "plain", "torch", "gpt")
 """Contenders that ratios are relative to."""
-OURS = ("program", "recoded", "growing")
-"""Contenders that targets are about."""
 BACKWARD = ("forward+backward",)
 BOTH = ("forward", *BACKWARD)
 AXES = {"slots": "P", "steps": "J", "heads": "H", "width": "width", "batch": "batch"}
@@ -29,6 +29,10 @@ AXES = {"slots": "P", "steps": "J", "heads": "H", "width": "width", "batch": "ba
 GIB = 2**30
 MIXTURE = nc.MixtureConfig(experts=10, active=2)
 STORED = nc.StoredProgramConfig(programs=10)
+CONTROL = 8
+"""Width of the control of steered layers."""
+UNMEASURED = {"cpu": (), "cuda": ("core-1024x1024", "gpt")}
+"""Cases that have no records yet, by device."""
 
 
 class Group(NamedTuple):
@@ -42,13 +46,13 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A linear map (`widths` of length 2) or a whole training step of an MLP (longer), coded by `program`: composed
-    programs, or a growing memory with all its slots written."""
+    """A linear map (`widths` of length 2), or a whole training step of an MLP or the MLPs of a GPT (longer), coded by
+    `program`: composed programs, a growing memory with all its slots written, or core programs."""
 
     name: str
     widths: tuple[int, ...]
     batch: int
-    program: nc.ProgramConfig | nc.GrowingConfig
+    program: nc.ProgramConfig | nc.GrowingConfig | nc.CoreConfig
     groups: tuple[Group, ...]
     threads: int | None = None
     """CPU threads; None: torch's default."""
@@ -147,12 +151,15 @@ def cpu_cases() -> list[Case]:
     batch = groups("float32", ["eager", "compiled"], BOTH)
     large = groups("float32", ["eager"], BOTH) + groups("float32", ["compiled"], BOTH, PAIR)
     single = groups("float32", ["eager", "compiled", "wrapped"], ["forward"])
+    cores = groups("float32", ["eager", "compiled"], BOTH, CORES)
     base = Case("growth", (512, 512), 128, program(16, 4, 2, 32), ())
     return [
         Case("784x10", (784, 10), 128, SMALL, batch),
         Case("1024x1024", (1024, 1024), 256, program(30, 5, 3, 32), batch),
         Case("4096x4096", (4096, 4096), 256, program(50, 5, 3, 32), large),
         Case("growing", (1024, 1024), 256, GROWING, groups("float32", ["eager"], BOTH, GROWN)),
+        Case("core-784x10", (784, 10), 128, nc.CoreConfig(), cores),
+        Case("core-1024x1024", (1024, 1024), 256, nc.CoreConfig(), cores),
         Case("784x10-single", (784, 10), 1, SMALL, single, threads=1),
         Case("1024x1024-single", (1024, 1024), 1, program(30, 5, 3, 32), single, threads=1),
         *growth(base, slots=(4, 64), steps=(1, 8), heads=(1, 8), width=(128, 2048), batch=(16, 1024)),
@@ -179,11 +186,15 @@ def cuda_cases() -> list[Case]:
     )
     growing = groups("float32", ["eager"], BOTH, GROWN) + groups("float32", ["graph"], BACKWARD, GROWN)
     growing += groups("bfloat16", ["graph"], BACKWARD, GROWN)
+    cores = groups("float32", ["eager"], BOTH, CORES) + groups("float32", ["graph"], BACKWARD, CORES)
+    blocks = groups("bfloat16", ["eager", "compiled"], BACKWARD, GPT)
     return [
         Case("784x10", (784, 10), 128, SMALL, small),
         Case("1024x1024", (1024, 1024), 4096, program(50, 1, 10, 32), large),
         Case("4096x4096", (4096, 4096), 4096, program(50, 5, 3, 32), large),
         Case("growing", (1024, 1024), 4096, GROWING, growing),
+        Case("core-1024x1024", (1024, 1024), 4096, nc.CoreConfig(), cores),
+        Case("gpt", (768, 3072, 768), 8, nc.CoreConfig(), blocks),
         Case("mlp-step", (3072, 512, 256, 10), 128, program(30, 1, 10, 8), step),
         *growth(base, slots=(8, 256), steps=(1, 16), heads=(1, 16), width=(256, 4096), batch=(256, 16384)),
     ]

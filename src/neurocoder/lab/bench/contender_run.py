@@ -15,6 +15,7 @@ import neurocoder as nc
 
 from ..networks import mlp
 from ..train.capture import captured
+from . import gpt
 from .cases import COMPILED, Group
 from .contenders import Contenders, randomise_zeros
 
@@ -211,3 +212,43 @@ class StepRun(Run):
             if name in targets and torch.equal(old, self.leaves[name]):
                 raise WrongResult(f"the step does not move {name}")
         return errors
+
+
+class BlocksRun(Run):
+    """Forward and backward of a GPT's blocks on a batch of sequences."""
+
+    def __init__(self, name: str, group: Group, contenders: Contenders) -> None:
+        case, device = contenders.case, contenders.settings.device
+        torch.manual_seed(contenders.settings.seed)
+        assert isinstance(case.program, nc.CoreConfig)
+        module: nn.Module = gpt.Blocks(name, case.widths, case.batch, case.program)
+        randomise_zeros(module)
+        super().__init__(name, module.to(device), group, device)
+        shape = case.batch, gpt.LENGTH, case.widths[0]
+        self.x, self.grad = torch.randn(shape).to(device), torch.randn(shape).to(device)
+        self.autocast = torch.autocast(device, torch.bfloat16, enabled=group.dtype == "bfloat16")
+        compiles = group.mode in COMPILED
+        self.function: Any = torch.compile(module, fullgraph=True, **COMPILED[group.mode]) if compiles else module
+
+    def work(self) -> tuple[Tensor, ...]:
+        self.clear()
+        with self.autocast:
+            y = self.function(self.x)
+        y.backward(self.grad.to(y.dtype))
+        return (y.detach(),)
+
+    def check(self) -> dict[str, float]:
+        (y,) = self()
+        found = dict(self.gradients())
+        twin: Any = copy.deepcopy(self.module).double()
+        outputs = []
+        with nc.backend("torch"):  # sequence by sequence: attention in float64 keeps much
+            whole = twin.z
+            for row in range(len(self.x)):
+                twin.z = whole[row : row + 1]
+                part = twin(self.x[row : row + 1].double())
+                part.backward(self.grad[row : row + 1].double())
+                outputs.append(part.detach())
+        exact = {name: leaf.grad for name, leaf in twin.named_parameters() if leaf.grad is not None}
+        errors = close(self.bound, "outputs", y, torch.cat(outputs))
+        return errors | close_gradients(found, exact, self.group.dtype)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 import neurocoder as nc
+from neurocoder.core import reference as core
 from neurocoder.growing import reference as growing
 
-from .cases import GIB, MIXTURE, PATHS, STORED, Case, Settings
+from .cases import CONTROL, GIB, MIXTURE, PATHS, STORED, Case, Settings
 
 TITLES = {
     "linear": "nn.Linear",
@@ -29,6 +30,11 @@ TITLES = {
     "mixture": "nc.MixtureLinear",
     "stored": "nc.StoredProgramLinear",
     "growing": "nc.GrowingLinear",
+    "core": "nc.CoreLinear",
+    "steered": "nc.CoreLinear, steered",
+    "gpt": "plain GPT",
+    "gpt-core": "GPT, core MLPs",
+    "gpt-steered": "GPT, steered core MLPs",
     "plain": "plain MLP",
     "recoded": "recoded MLP",
     "torch": "torch path",
@@ -66,6 +72,37 @@ class OnePath(nn.Module):
         """(N, d_in) -> (N, d_out)"""
         with nc.backend(self.path):
             return self.layer(x)
+
+
+class WithControl(nn.Module):
+    """A steered layer with a control for each input."""
+
+    z: Tensor
+
+    def __init__(self, layer: nc.CoreLinear, z: Tensor) -> None:
+        super().__init__()
+        self.layer = layer
+        self.register_buffer("z", z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, d_in) -> (N, d_out)"""
+        y: Tensor = self.layer(x, control=self.z)
+        return y
+
+
+def core_outputs(layer: nc.CoreLinear, x: Tensor, z: Tensor | None) -> Tensor:
+    """By the literal equations: inputs (n, d_in), controls (n, d_z) or None -> (n, d_out)."""
+    memory, reader = layer.memory, layer.reader
+    assert memory is not None
+    shared: dict[str, Any] = {"U": memory.U, "V": memory.V, "cores": memory.cores, "C_0": memory.C_0}
+    shared |= {"R": layer.R, "weight": reader.weight}
+    if z is None:
+        shared |= {"bias": reader.bias, "gate": reader.gate}
+        weights = [core.bounded_weight(row, **shared) for row in x]
+    else:
+        weights = [core.steered_weight(row, **shared)[0] for row in z]
+    y = torch.stack([weight @ row for weight, row in zip(weights, x, strict=True)])
+    return y if layer.bias is None else y + layer.bias
 
 
 class Subject(NamedTuple):
@@ -188,6 +225,10 @@ class Contenders:
             "mixture": lambda: nc.MixtureLinear(d_in, d_out, mixture=MIXTURE),
             "stored": lambda: nc.StoredProgramLinear(d_in, d_out, stored_program=STORED),
             "growing": lambda: nc.GrowingLinear(d_in, d_out, growing=config),
+            "core": lambda: nc.CoreLinear(d_in, d_out, core=config),
+            "steered": lambda: WithControl(
+                nc.CoreLinear(d_in, d_out, core=config, control_dim=CONTROL), torch.randn(self.case.batch, CONTROL)
+            ),
         }
         module = kinds[name]()
         randomise_zeros(module)
@@ -203,21 +244,25 @@ class Contenders:
         affordable = max(1, 2**22 // (self.case.widths[0] * self.case.widths[1]))  # the reference is slow
         count = min(affordable, self.settings.check_rows, self.case.batch)
         twin = copy.deepcopy(module).double()
-        layer: Any = twin.layer if isinstance(twin, Materialising | OnePath) else twin
+        layer: Any = twin.layer if isinstance(twin, Materialising | OnePath | WithControl) else twin
         with nc.backend("torch"):
             with torch.no_grad():
                 rows = margin(layer, self.x[:256].double()).topk(count).indices
                 x = self.x[rows].double()
+                if isinstance(twin, WithControl):
+                    twin.z = twin.z[rows]
                 if isinstance(layer, nc.Linear):  # the literal equations
                     y = nc.reference.linear(dict(layer.named_parameters()), layer.config, x)
                 elif isinstance(layer, nc.GrowingLinear):
                     y = growing.linear(layer.state_dict(), layer.config, x)
+                elif isinstance(layer, nc.CoreLinear):
+                    y = core_outputs(layer, x, twin.z if isinstance(twin, WithControl) else None)
                 else:
                     y = (
                         Materialising(layer) if isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear) else layer
                     )(x)
             x.requires_grad_()
-            layer(x).backward(self.grad[rows].double())
+            (twin if isinstance(twin, WithControl) else layer)(x).backward(self.grad[rows].double())
         assert x.grad is not None
         grads = {key: leaf.grad.float() for key, leaf in twin.named_parameters() if leaf.grad is not None}
         return Subject(module, rows, y, x.grad, grads)

@@ -16,8 +16,8 @@ from torch import nn
 
 import neurocoder as nc
 
-from .cases import COMPILED, Case, Group, Settings
-from .contender_run import LayerRun, Run, StepRun, WrongResult
+from .cases import COMPILED, GPT, Case, Group, Settings
+from .contender_run import BlocksRun, LayerRun, Run, StepRun, WrongResult
 from .contenders import TITLES, Contenders, Skip
 from .tables import Entry, baseline, cell, ratio
 
@@ -120,7 +120,8 @@ def peak_bytes(run: Run) -> int | None:
 def ready(name: str, group: Group, contenders: Contenders, entry: Entry) -> Run | None:
     """Build, call once and check; the entry records the result."""
     try:
-        run: Run = (StepRun if group.direction == "step" else LayerRun)(name, group, contenders)
+        kind = BlocksRun if name in GPT else StepRun if group.direction == "step" else LayerRun
+        run: Run = kind(name, group, contenders)
         before = time.perf_counter()
         if group.mode == "graph":
             run.capture()

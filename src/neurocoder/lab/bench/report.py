@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..records.files import atomic_write
-from .cases import AXES, BASELINES, BOTH, OURS, PAIR, PATHS
+from .cases import AXES, BASELINES, BOTH, CONTROL, PAIR, PATHS
 from .contenders import TITLES
+from .gpt import BLOCKS, LENGTH
 from .tables import MODES, Entry, Record, markdown, notes, ratio, short, spread, table
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
@@ -19,7 +20,7 @@ ONE_LINE = ("eager", "compiled", "wrapped", "graphed")
 
 
 class Target(NamedTuple):
-    """What this project wants of its layers in float32."""
+    """What this project wants of its layers."""
 
     device: str
     case: str
@@ -30,6 +31,9 @@ class Target(NamedTuple):
     bar: float
     aim: float
     memory: bool = False
+    dtype: str = "float32"
+    ours: Sequence[str] = ("program", "recoded", "growing")
+    """The contenders that it is about."""
 
 
 TARGETS = (
@@ -37,6 +41,17 @@ TARGETS = (
     Target("cpu", "1024x1024", "1024x1024, batch 256", ["eager"], "forward+backward", 2.5, 1.5),
     Target("cpu", "4096x4096", "4096x4096, batch 256", ["eager"], "forward+backward", 1.3, 1.15),
     Target("cpu", "growing", "growing memory, 1024x1024, batch 256", ["eager"], "forward+backward", 4, 2.5),
+    Target("cpu", "core-784x10", "core layer, 784x10, batch 128", ["eager"], "forward+backward", 4, 3, ours=["core"]),
+    Target(
+        "cpu",
+        "core-1024x1024",
+        "core layer, 1024x1024, batch 256",
+        ["eager"],
+        "forward+backward",
+        1.3,
+        1.2,
+        ours=["core"],
+    ),
     Target("cpu", "784x10-single", "784x10, one input, one thread", ONE_LINE, "forward", 30, 15),
     Target("cpu", "1024x1024-single", "1024x1024, one input, one thread", ONE_LINE, "forward", 3, 2),
     Target("cuda", "784x10", "784x10, batch 128", ["graph"], "forward+backward", 4, 2),
@@ -46,13 +61,37 @@ TARGETS = (
     ),
     Target("cuda", "4096x4096", "4096x4096, batch 4096", ONE_LINE, "forward+backward", 1.6, 1.2),
     Target("cuda", "growing", "growing memory, 1024x1024, batch 4096", ["graph"], "forward+backward", 4, 2.5),
+    Target(
+        "cuda",
+        "core-1024x1024",
+        "core layer, 1024x1024, batch 4096",
+        ["graph"],
+        "forward+backward",
+        1.3,
+        1.2,
+        ours=["core"],
+    ),
+    Target(
+        *(
+            "cuda",
+            "gpt",
+            "six GPT blocks of 768, MLPs steered by one control a sequence",
+            ["compiled"],
+            "forward+backward",
+        ),
+        *(1.2, 1.1, False, "bfloat16", ["gpt-steered"]),
+    ),
+    Target(
+        *("cuda", "gpt", "six GPT blocks of 768, MLPs of core layers", ["compiled"], "forward+backward"),
+        *(1.35, 1.2, False, "bfloat16", ["gpt-core"]),
+    ),
     Target("cuda", "mlp-step", "CIFAR MLP, training step", ["graph"], "step", 2.5, 1.5),
 )
 
 
 def fastest(target: Target, entries: Sequence[Entry], contenders: Sequence[str], modes: Sequence[str]) -> Entry | None:
     """The fastest measurement of some contenders in some modes."""
-    fields = {"status": "measured", "dtype": "float32", "direction": target.direction}
+    fields = {"status": "measured", "dtype": target.dtype, "direction": target.direction}
     found = (e for e in entries if e["contender"] in contenders and e["mode"] in modes and fields.items() <= e.items())
     return min(found, key=lambda entry: spread(entry).median, default=None)
 
@@ -60,7 +99,7 @@ def fastest(target: Target, entries: Sequence[Entry], contenders: Sequence[str],
 def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
     """What was measured, bar and aim."""
     unit = " GB" if target.memory else "x"
-    ours = fastest(target, entries, OURS, target.modes)
+    ours = fastest(target, entries, target.ours, target.modes)
     base = fastest(target, entries, BASELINES, target.modes[:1])
     best = fastest(target, entries, BASELINES, target.modes)
     mode = f"{MODES[ours['mode'] if ours else target.modes[0]]}, {target.direction}"
@@ -82,12 +121,16 @@ def target_row(target: Target, entries: Sequence[Entry]) -> list[str]:
 def about(record: Record) -> str:
     """What a record is about."""
     case, program = record["case"], record["case"]["program"]
-    if "rank" in program:
+    if "programs" in program:
+        sizes = f"core layers at their defaults; steered: by a control of {CONTROL}"
+    elif "rank" in program:
         sizes = f"{program['slots']} written slots of rank {program['rank']}, {program['top_k']} for each input"
     else:
         sizes = f"P={program['slots']} J={program['steps']} H={program['heads']}, LSTM {program['hidden']}"
     joined = "x".join(map(str, case["widths"]))
     kind = joined if len(case["widths"]) == 2 else f"training step, MLP {joined.replace('x', '-')}"
+    if case["name"] == "gpt":
+        kind = f"{BLOCKS} GPT blocks of {case['widths'][0]}, sequences of {LENGTH}, up and down projections recoded"
     inputs = "one input" if case["batch"] == 1 else f"batch {case['batch']}"
     threads = f", {case['threads']} thread" if case["threads"] else ""
     return f"{kind}, {sizes}{'' if program['residual'] else ', no residual'}, {inputs}{threads}."
