@@ -2,11 +2,13 @@
 
 Reads the validation runs of `neurocoder run fields` under results/selection (or FOLDER) and writes, for each data set,
 features and contender, the rates with the highest mean of trained and new images' PSNR into
-src/neurocoder/lab/experiments/fields/rates.py. Best rates at the edge of what was tried are named.
+src/neurocoder/lab/experiments/fields/rates.py. Best rates at the edge of what was tried are named. With SMOKE set, as
+`queue.sh smoke` does, nothing is written.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import defaultdict
@@ -42,6 +44,10 @@ def main(folder: Path) -> None:
         ]
         print(f"{name}: {best[0]:g} / {best[1]:g}, {means[best]:.2f} dB of {len(means)}", *edges, sep="; ")
         lines.append(f'\n    "{name}": ({best[0]:g}, {best[1]:g}),')
+    if not found:
+        raise SystemExit(f"{folder} has no validation runs of fields: run the groups fields-* first")
+    if os.environ.get("SMOKE"):
+        return
     with atomic_write(TARGET) as temporary:
         temporary.write_text(BLOCK.sub("".join(lines) + "\n", TARGET.read_text()))
 

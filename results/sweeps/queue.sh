@@ -71,8 +71,8 @@ groups() {
     for rate in 1e-4 1e-3 3e-5 3e-4; do
         group gpu 5 "mlp-$rate" scale 6 100-102 images 'cifar10-mlp-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-mlp 40 --learning-rate "$rate"
     done
-    # Images as functions; times are guesses. Rates on validation images: what the CPU's records lack. Once packed,
-    # `fields_rates.py` writes the best ones into the experiment; then every contender, at three lengths
+    # Images as functions; times are guesses. Rates on validation images, network's / latents'; when all of these are
+    # done, `fields_rates.py` writes the best ones into the experiment; then every contender, at three lengths
     local steered=core,core-shift,diagonal,softmax,attention,hyper,low-rank,basis,patterns,film,shift,concatenated
     for rate in 3e-2/1e-1 3e-2/3e-2 1e-2/1e-1 1e-2/3e-2 3e-2/3e-1 1e-2/3e-1 3e-3/3e-2 3e-3/1e-1 1e-1/1e-1; do
         local rates="--rate ${rate%/*} --latent-rate ${rate#*/}"
@@ -83,12 +83,11 @@ groups() {
         local rates="--rate ${rate%/*} --latent-rate ${rate#*/}"
         group gpu 5 "cifar-fields-siren-${rate/\//-}" selection 7 0 fields "{mnist,cifar10}-siren-{$steered}-700" --preset equal --validation --new 32 $rates
     done
-    if grep -q cifar10-siren "$here/../../src/neurocoder/lab/experiments/fields/rates.py"; then
-        for features in fourier siren; do
-            group gpu 20 "fields-$features" . 7 0-4 fields "mnist-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
-            group gpu 20 "cifar-fields-$features" . 7 0-4 fields "cifar10-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
-        done
-    fi
+    script gpu 1 fields-rates 14 python3 "$here/fields_rates.py" "$output/selection" # as heavy as all: nothing beside it
+    for features in fourier siren; do
+        group gpu 20 "fields-$features" . 7 0-4 fields "mnist-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
+        group gpu 20 "cifar-fields-$features" . 7 0-4 fields "cifar10-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
+    done
     # COIN++ at its own size, and a core layer beside it: rates on validation images, then the test images
     for rate in 1e-5 3e-5 1e-4 3e-4; do
         group gpu 12 "cifar-fields-meta-$rate" selection 2 0 fields 'cifar10-siren-{shift,core}-10000' --preset best --learn meta --validation --images 45000 --new 1000 --rate "$rate" --steps 2000

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from neurocoder.lab.experiments import load
-from neurocoder.lab.experiments.fields import data, fitting, pictures, report
+from neurocoder.lab.experiments.fields import data, fitting, pictures, rates, report
 from neurocoder.lab.experiments.fields.experiment import FieldsConfig, Pace, Run, Variant
 from neurocoder.lab.experiments.fields.models import FieldNetwork
 from neurocoder.lab.report.sections import Estimate, PairedDifference
@@ -163,6 +163,15 @@ def test_network_and_latents_have_rates_of_their_own():
     moved = {name: (entry - before[name]).abs().max().item() for name, entry in run.model.named_parameters()}
     assert moved.pop("latents") == pytest.approx(0.05, rel=1e-3)  # a tenth, the first of ten steps of warm-up
     assert all(size == pytest.approx(0.001, rel=1e-2) for size in moved.values())
+
+
+def test_a_run_at_other_rates_than_the_table_has_now_is_another_run(monkeypatch):
+    fields = load("fields")
+    monkeypatch.setitem(rates.RATES, "mnist-fourier-core", (0.5, 0.25))
+    for variant in ("mnist-fourier-core-700", "mnist-fourier-core-constant-2100"):
+        assert fields.chosen(TINY, variant) == {"rates": [0.5, 0.25]}
+        assert Run(TINY, variant, 0, CPU).rates == (0.5, 0.25)
+    assert fields.chosen(replace(TINY, rate=0.1), "mnist-fourier-core-700") == {"rates": [0.1, 0.25]}
 
 
 def test_one_latent_for_all_images():

@@ -98,6 +98,12 @@ class Variant(NamedTuple):
         return cls(dataset, features, contender, int(steps))
 
 
+def rates_of(config: FieldsConfig, variant: str) -> tuple[float, float]:
+    """Of network and latents: the settings', else the contender's best ones."""
+    network, latents = best_rates(variant.rpartition("-")[0])
+    return config.rate or network, config.latent_rate or latents
+
+
 class Fields(TaskExperiment):
     """Images as functions of the place."""
 
@@ -162,6 +168,9 @@ class Fields(TaskExperiment):
         idle |= {"frequency"} if Variant.of(variant).features == "fourier" else set()
         return {name: value for name, value in config.items() if name not in idle}
 
+    def chosen(self, config: FieldsConfig, variant: str) -> Mapping[str, Any]:
+        return {"rates": list(rates_of(config, variant))}
+
     def prepare(self, config: FieldsConfig, variants: Sequence[str]) -> None:
         for dataset in {Variant.of(variant).dataset for variant in variants}:
             if dataset == "mnist":
@@ -216,8 +225,7 @@ class Run:
                 awaken(network)
             latents = 0.1 * torch.randn(1 if self.constant else images, config.latent)
         self.model = Model(network, latents if config.learn == "table" else None).to(device)
-        self.hidden, rates = hidden, best_rates(f"{dataset}-{features}-{contender}")
-        self.rates = config.rate or rates[0], config.latent_rate or rates[1]
+        self.hidden, self.rates = hidden, rates_of(config, variant)
         self.pace = Pace(device)
         count = config.steps or steps
         fall = schedule("cosine", count)
