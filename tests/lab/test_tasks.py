@@ -176,4 +176,5 @@ def test_errors_by_hand():
 def test_points_vary_one_number_at_a_time():
     assert points(1_000, "core") == [(10, 10), (100, 10), (1_000, 10), (100, 5), (100, 50)]
     assert points(12, "film") == [(10, 10), (12, 10), (12, 5), (12, 50)]
+    assert points(1_000, "attention") == [(100, 10)]
     assert points(1_000, "own") == [(1, 5), (1, 10), (1, 50)]

@@ -109,11 +109,13 @@ def core(
     return layers.Coded(layer, latent, softmax)
 
 
-def attention(d_in: int, d_out: int, latent: int, scale: float) -> nn.Module:
+def attention(
+    d_in: int, d_out: int, latent: int, scale: float, slots: int = SLOTS, heads: int = 3, hidden: int = 8
+) -> nn.Module:
     """The paper's programs, composed by attention. Sharper than the paper's, and without the orthogonal loss, which
     would be most of the gradient."""
-    sizes: dict[str, Any] = {"slots": SLOTS, "key_dim": 3, "steps": 2, "heads": 3, "least_used": 4, "hidden": 8}
-    program = nc.ProgramConfig(**sizes, orthogonality=0.0, sharpness=10.0)
+    sizes: dict[str, Any] = {"slots": slots, "key_dim": 3, "heads": heads, "hidden": hidden}
+    program = nc.ProgramConfig(**sizes, steps=2, least_used=4, orthogonality=0.0, sharpness=10.0)
     layer = nc.Linear(d_in, d_out, program=program, control_dim=latent)
     if scale != 1:
         with torch.no_grad():

@@ -22,7 +22,7 @@ from ..supervised import starting_values
 from . import families, learning, report
 from .families import FAMILIES
 from .families import Tasks as Samples
-from .models import CONTENDERS, TaskNetwork, hidden_width, parameters
+from .models import CONTENDERS, ONCE, TaskNetwork, hidden_width, parameters
 
 MEASURED = 50
 """Trained tasks that are measured, at most."""
@@ -61,7 +61,7 @@ class Tasks(Experiment):
     }
     seeds: ClassVar[Mapping[str, Sequence[int]]] = {"best": range(5), "smoke": range(1)}
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {"best": (300, 60), "smoke": (1, 1)}
-    selections: ClassVar[Mapping[str, str]] = {"smoke": "sines-*-10-10,sines-own-1-10"}
+    selections: ClassVar[Mapping[str, str]] = {"smoke": "sines-*-100-10,sines-own-1-10"}
 
     def variants(self, config: TasksConfig) -> list[str]:
         return [
@@ -132,4 +132,6 @@ def points(most: int, contender: str) -> list[tuple[int, int]]:
         return [(1, number) for number in EXAMPLES]
     many = sorted({min(count, most) for count in COUNTS})
     tasks = min(tasks, most)
+    if contender in ONCE:
+        return [(tasks, examples)]
     return list(dict.fromkeys([(count, examples) for count in many] + [(tasks, number) for number in EXAMPLES]))

@@ -192,7 +192,7 @@ def prepare(name: str) -> None:
 
 FAMILIES: dict[str, Family] = {
     "sines": Family("sinusoids", 1, 1, endless(sines), sine_values, 5_100),
-    "springs": Family("springs", 2, 2, endless(springs), spring_values, 5_000),
+    "springs": Family("springs", 2, 2, endless(springs), spring_values, 5_100),
     "rotated": Family("rotated MNIST", 196, 10, angles, rotated, 20_000, classes=True),
     "superclasses": Family(
         "CIFAR-100's superclasses", features.resnet.FEATURES, 5, groups((12, 4, 4)), labelled, 62_000, 8, True, 12

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, linear, mse_loss
 
 from ..fields import layers
-from ..fields.models import core, everywhere
+from ..fields.models import at, attention, core, everywhere
 from .families import Family, Tasks
 
 DEPTH = 2
 """Hidden layers. All layers are steered, the output layer too, since tasks may differ by their labels."""
 EXPERTS = 4
+DIAGONAL_SLOTS = 24
+ONCE = ("diagonal", "softmax", "attention", "basis", "patterns", "concatenated")
+"""Contenders that run with the usual numbers of tasks and examples alone."""
 
 
 class Mixture(nn.Module):
@@ -44,6 +47,12 @@ CONTENDERS: Mapping[str, tuple[str, Build]] = {
     "hyper": ("full hypernetwork", everywhere(layers.FullHyper)),
     "low-rank": ("low-rank hypernetwork", everywhere(layers.LowRankHyper)),
     "mixture": ("mixture of experts", everywhere(Mixture)),
+    "diagonal": ("diagonal core", everywhere(core, slots=DIAGONAL_SLOTS, diagonal=True)),
+    "softmax": ("softmax core", everywhere(core, softmax=True)),
+    "attention": ("attention programs", everywhere(attention, slots=6, heads=2, hidden=4)),
+    "basis": ("basis mixing (mNIF)", everywhere(layers.Basis, members=6)),
+    "patterns": ("Instance Pattern Composers", at(1, layers.Pattern)),
+    "concatenated": ("concatenated latent", at(0, layers.Shift)),
     "unsteered": ("unsteered", everywhere(layers.Unsteered)),
     "own": ("a network a task", everywhere(layers.Unsteered)),
 }

@@ -13,7 +13,7 @@ from ...report.figures import legend, means, panel_figure
 from ...report.sections import Cell, Plot, Section
 from ...report.tables import estimate, paired, table
 from .families import FAMILIES
-from .models import CONTENDERS
+from .models import CONTENDERS, ONCE
 
 OURS = "core"
 """The contender that the others are compared with."""
@@ -97,7 +97,8 @@ def draw(runs: Runs, axis: str) -> Figure:
     }
     usual = max(counted, key=lambda value: counted[value])
     for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
-        for index, (contender, (name, _)) in enumerate(CONTENDERS.items()):
+        drawn_ones = [(key, title) for key, (title, _) in CONTENDERS.items() if key not in ONCE]
+        for index, (contender, name) in enumerate(drawn_ones):
             fixed = 1 if contender == "own" and place == 2 else usual
             own = {key[place]: runs[key] for key in runs if key[0] == contender and key[3 - place] == fixed}
             values = {x: [record.metrics[way] for record in own[x] if way in record.metrics] for x in sorted(own)}
