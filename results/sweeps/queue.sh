@@ -34,6 +34,8 @@ groups() {
     # Table 2, DenseNet: three seeds in all on the test set
     group gpu 12 densenet-1 . 4 1 images 'cifar{10,100}-densenet-{original,neurocoder}' --preset best --precision bf16-mixed
     group gpu 12 densenet-2 . 4 2 images 'cifar{10,100}-densenet-{original,neurocoder}' --preset best --precision bf16-mixed
+    # Core layers beside plain ones: a layer, and six GPT blocks; records go to results/bench
+    script gpu 4 bench-core 14 bash "$here/bench_core.sh"
     # Atari, rewards as they are: does scale decide, with both controls?
     group emulators 20 rewards-seaquest scale 5 0 atari 'seaquest-{plain,neurocoder,scaled,constant,hyper}' $rewards
     group emulators 20 rewards-mspacman scale 5 0 atari 'mspacman-{plain,neurocoder,scaled,constant,hyper}' $rewards

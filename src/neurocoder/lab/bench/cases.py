@@ -200,7 +200,7 @@ def cuda_cases() -> list[Case]:
     ]
 
 
-QUICK = ("784x10", "784x10-single", "mlp-step")
+QUICK = ("784x10", "core-784x10", "784x10-single", "mlp-step")
 
 
 def cases(device: str, quick: bool = False) -> dict[str, Case]:

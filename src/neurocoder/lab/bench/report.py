@@ -75,14 +75,14 @@ TARGETS = (
         *(
             "cuda",
             "gpt",
-            "six GPT blocks of 768, MLPs steered by one control a sequence",
+            "six GPT blocks, steered MLPs, bfloat16",
             ["compiled"],
             "forward+backward",
         ),
         *(1.2, 1.1, False, "bfloat16", ["gpt-steered"]),
     ),
     Target(
-        *("cuda", "gpt", "six GPT blocks of 768, MLPs of core layers", ["compiled"], "forward+backward"),
+        *("cuda", "gpt", "six GPT blocks, core MLPs, bfloat16", ["compiled"], "forward+backward"),
         *(1.35, 1.2, False, "bfloat16", ["gpt-core"]),
     ),
     Target("cuda", "mlp-step", "CIFAR MLP, training step", ["graph"], "step", 2.5, 1.5),
