@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 import neurocoder as nc
-from neurocoder.core import reference as core
 from neurocoder.growing import reference as growing
 
 from .cases import CONTROL, GIB, MIXTURE, PATHS, STORED, Case, Settings
@@ -51,13 +50,13 @@ class Skip(Exception):
 class Materialising(nn.Module):
     """As in the released code: build each input's weight (W_t), then multiply. It shares its layer's parameters."""
 
-    def __init__(self, layer: nc.Linear | nc.MixtureLinear | nc.StoredProgramLinear) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, d_in) -> (N, d_out)"""
-        y = torch.einsum("ni,nio->no", x, self.layer.materialize(x))
+        y: Tensor = torch.einsum("ni,nio->no", x, self.layer.materialize(x))
         return y if self.layer.bias is None else y + self.layer.bias.to(y.dtype)
 
 
@@ -89,20 +88,14 @@ class WithControl(nn.Module):
         y: Tensor = self.layer(x, control=self.z)
         return y
 
+    def materialize(self, x: Tensor) -> Tensor:
+        """W_t (N, d_in, d_out)"""
+        return self.layer.materialize(x, control=self.z)
 
-def core_outputs(layer: nc.CoreLinear, x: Tensor, z: Tensor | None) -> Tensor:
-    """By the literal equations: inputs (n, d_in), controls (n, d_z) or None -> (n, d_out)."""
-    memory, reader = layer.memory, layer.reader
-    assert memory is not None
-    shared: dict[str, Any] = {"U": memory.U, "V": memory.V, "cores": memory.cores, "C_0": memory.C_0}
-    shared |= {"R": layer.R, "weight": reader.weight}
-    if z is None:
-        shared |= {"bias": reader.bias, "gate": reader.gate}
-        weights = [core.bounded_weight(row, **shared) for row in x]
-    else:
-        weights = [core.steered_weight(row, **shared)[0] for row in z]
-    y = torch.stack([weight @ row for weight, row in zip(weights, x, strict=True)])
-    return y if layer.bias is None else y + layer.bias
+    @property
+    def bias(self) -> Tensor | None:
+        """(d_out,)"""
+        return self.layer.bias
 
 
 class Subject(NamedTuple):
@@ -244,7 +237,7 @@ class Contenders:
         affordable = max(1, 2**22 // (self.case.widths[0] * self.case.widths[1]))  # the reference is slow
         count = min(affordable, self.settings.check_rows, self.case.batch)
         twin = copy.deepcopy(module).double()
-        layer: Any = twin.layer if isinstance(twin, Materialising | OnePath | WithControl) else twin
+        layer: Any = twin.layer if isinstance(twin, Materialising | OnePath) else twin
         with nc.backend("torch"):
             with torch.no_grad():
                 rows = margin(layer, self.x[:256].double()).topk(count).indices
@@ -255,14 +248,10 @@ class Contenders:
                     y = nc.reference.linear(dict(layer.named_parameters()), layer.config, x)
                 elif isinstance(layer, nc.GrowingLinear):
                     y = growing.linear(layer.state_dict(), layer.config, x)
-                elif isinstance(layer, nc.CoreLinear):
-                    y = core_outputs(layer, x, twin.z if isinstance(twin, WithControl) else None)
                 else:
-                    y = (
-                        Materialising(layer) if isinstance(layer, nc.MixtureLinear | nc.StoredProgramLinear) else layer
-                    )(x)
+                    y = (Materialising(layer) if hasattr(layer, "materialize") else layer)(x)
             x.requires_grad_()
-            (twin if isinstance(twin, WithControl) else layer)(x).backward(self.grad[rows].double())
+            layer(x).backward(self.grad[rows].double())
         assert x.grad is not None
         grads = {key: leaf.grad.float() for key, leaf in twin.named_parameters() if leaf.grad is not None}
         return Subject(module, rows, y, x.grad, grads)
