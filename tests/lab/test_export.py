@@ -10,7 +10,7 @@ import pytest
 
 import neurocoder as nc
 from neurocoder.lab.cli import main
-from neurocoder.lab.records import environment, export, pack, store
+from neurocoder.lab.records import environment, pack, store
 from neurocoder.lab.records.record import Record
 
 
@@ -48,12 +48,13 @@ def test_one_row_per_run_over_all_experiments(tmp_path, capsys):
     assert (rows[0]["config"], rows[0]["model"]) == ('{"steps": 4}', '{"": {"slots": 3}}')
 
 
-def test_packed_runs_are_rows_too_and_no_metric_hides_a_column(tmp_path):
+def test_packed_runs_are_rows_too_and_no_metric_hides_a_column(tmp_path, capsys):
     output, target = tmp_path / "results", tmp_path / "runs.csv"
     older = replace(record(loop=3.0, error=0.1), model=None, environment={})
     pack.write(output / "selection" / "lines" / "best.jsonl.gz", [older, record(seed=1, error=0.2)])
     write(output / "selection", record(seed=2, error=math.nan))
-    export.write(export.rows(output), target)
+    assert main(["export", str(target), "--records", str(output)]) == 0
+    assert "`changed` is unknown for 1 of them: whether" in capsys.readouterr().out
     with target.open(newline="") as file:
         rows = list(csv.DictReader(file))
     told = [(row["seed"], row["loop"], row["metric.loop"], row["error"]) for row in rows]

@@ -72,4 +72,9 @@ def main(options: Options) -> int:
         raise ValueError(f"no records under {options.records}: make some with `neurocoder run`")
     write(found, options.file)
     print(f"Wrote {options.file}: {len(found)} runs of {len({entry['experiment'] for entry in found})} experiments.")
+    if unknown := sum(entry["changed"] == "unknown" for entry in found):
+        print(
+            f"`changed` is unknown for {unknown} of them: whether their source differed from their commit cannot be "
+            "told, because they are older than the hash of the source, or git does not know the commit."
+        )
     return 0
