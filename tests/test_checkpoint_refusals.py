@@ -273,7 +273,7 @@ def asking(layer, **fields):
     return edit(lambda config, _: config["layers"][layer]["config"].update(fields))
 
 
-LARGER = "is damaged: layer .* has more numbers than the file"
+LARGER = "is damaged: its coded layers have more numbers than the file"
 FORGED = {
     "header of exabytes": (long_header(2**63), "damaged or not a safetensors file"),
     "header of gigabytes": (long_header(2**32), "damaged or not a safetensors file"),

@@ -179,48 +179,38 @@ def _recoded_as_saved(model: nn.Module, saved: Checkpoint, wrapper: nn.Module) -
     with damage_of(saved.file):
         entries = {name: _saved_layer(name, entry) for name, entry in saved.config["layers"].items()}
     modules = modules_by_name(model)
+    if lost := [name for name in entries if name not in modules]:
+        hint = _wrapper_hint(lost)
+        raise CheckpointError(f"the checkpoint has a coded layer {lost[0]!r}, the model has no such layer{hint}")
     names_of: dict[nn.Module, list[str]] = {}
-    for name, entry in entries.items():
-        module = modules.get(name)
-        if module is None:
-            raise CheckpointError(
-                f"the checkpoint has a coded layer {name!r}, the model has no such layer{_wrapper_hint([name])}"
-            )
+    for name, module in modules.items():
+        entry = entries.get(name)
         if isinstance(module, CodedLayer):
             found = SavedLayer(module.config, module.control_dim)
             if found != entry:
+                there = f"with {found} in the model and with {entry} in" if entry else "in the model, but not in"
                 raise CheckpointError(
-                    f"layer {name!r} is coded with {found} in the model and with {entry} in the checkpoint: "
-                    "give a plain model, which is recoded as it was saved"
+                    f"layer {name!r} is coded {there} the checkpoint: give a plain model, which is recoded as it was "
+                    "saved"
                 )
-        elif not name:
-            raise CheckpointError(
-                "the checkpoint holds a single coded layer, which cannot replace the model itself: give a coded layer"
-            )
-        else:
-            reason = wrapper_conflict(modules, name, "load") or wrapper_conflict({"": wrapper}, "", "load")
-            if reason:
+        elif entry is not None:
+            if not name:
+                raise CheckpointError(
+                    "the checkpoint is one coded layer, which cannot replace the model itself: give a coded layer"
+                )
+            if reason := wrapper_conflict(modules, name, "load") or wrapper_conflict({"": wrapper}, "", "load"):
                 raise CheckpointError(f"layer {name!r} cannot be recoded as it was saved: {reason}")
             names_of.setdefault(module, []).append(name)
-    extra = [name for name, module in modules.items() if isinstance(module, CodedLayer) and name not in entries]
-    if extra:
-        raise CheckpointError(
-            f"layer {extra[0]!r} is coded in the model, but not in the checkpoint: give a plain model, which is "
-            "recoded as it was saved"
-        )
-    left = sum(tensor.numel() for tensor in saved.tensors.values())
-    for plain, names in names_of.items():
-        layer = _built(LayerSpec.like, names[0], plain, entries[names[0]])
-        left -= sum(tensor.numel() for tensor in layer.state_dict().values())
-        if left < 0:
-            raise CheckpointError(f"{saved.file} is damaged: layer {names[0]!r} has more numbers than the file")
-    layers = {
-        tuple(names): _built(LayerSpec.empty, names[0], plain, entries[names[0]]) for plain, names in names_of.items()
-    }
-    return layers, {tuple(names): plain for plain, names in names_of.items()}
+    replaced = {tuple(names): plain for plain, names in names_of.items()}
+    twins = {names: _built(LayerSpec.like, plain, names[0], entries[names[0]]) for names, plain in replaced.items()}
+    needed = sum(tensor.numel() for twin in twins.values() for tensor in twin.state_dict().values())
+    if needed > sum(tensor.numel() for tensor in saved.tensors.values()):
+        raise CheckpointError(f"{saved.file} is damaged: its coded layers have more numbers than the file")
+    layers = {names: _built(LayerSpec.empty, plain, names[0], entries[names[0]]) for names, plain in replaced.items()}
+    return layers, replaced
 
 
-def _built(build: Callable[..., nn.Module], name: str, plain: nn.Module, entry: SavedLayer) -> nn.Module:
+def _built(build: Callable[..., nn.Module], plain: nn.Module, name: str, entry: SavedLayer) -> nn.Module:
     """A coded layer to replace `plain`, by a method of its kind."""
     kind = kind_for(plain, entry.config)
     if kind is None:
