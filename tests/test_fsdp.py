@@ -8,7 +8,7 @@ from torch import nn
 
 import neurocoder as nc
 from conftest import randomised, small
-from ranks import run_both, take_part
+from ranks import run_both
 
 
 def plain():
@@ -153,10 +153,6 @@ def work(rank, folder):
 
 @pytest.mark.slow
 def test_what_two_processes_do_together(tmp_path):
-    run_both(__file__, tmp_path)
+    run_both(work, tmp_path)
     outcomes = [(tmp_path / f"{check.__name__}-{rank}").read_text() for check in CHECKS for rank in range(2)]
     assert not any(outcomes), "\n".join(outcomes)
-
-
-if __name__ == "__main__":
-    take_part(work)

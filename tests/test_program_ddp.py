@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import neurocoder as nc
-from ranks import run_both, take_part
+from ranks import run_both
 
 
 def build(steps, residual):
@@ -30,8 +30,4 @@ def work(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(tmp_path):
-    run_both(__file__, tmp_path)
-
-
-if __name__ == "__main__":
-    take_part(work)
+    run_both(work, tmp_path)

@@ -8,7 +8,7 @@ from client_helpers import llama
 from transformers import Trainer, TrainingArguments
 
 import neurocoder as nc
-from ranks import run_both, take_part
+from ranks import run_both
 
 SIZES = {"slots": 8, "rank": 2, "top_k": 3, "max_similarity": 0.9, "consolidation": None}
 
@@ -52,14 +52,10 @@ def work(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_write_the_slots_of_one(tmp_path):
-    run_both(__file__, tmp_path)
+    run_both(work, tmp_path)
     alone = trained(tmp_path, batch=8, accumulate=1)
     assert all(int(layer.memory.written) == 3 for layer in nc.coded_layers(alone).values())
     for name, tensor in alone.state_dict().items():
         for rank in range(2):
             other = torch.load(tmp_path / f"{rank}.pt")[name]
             torch.testing.assert_close(other, tensor, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
-
-
-if __name__ == "__main__":
-    take_part(work)

@@ -14,7 +14,7 @@ import neurocoder as nc
 from neurocoder.exact import reference
 from neurocoder.exact.config import FEATURES
 from neurocoder.exact.solve import RIDGES
-from ranks import run_both, take_part
+from ranks import run_both
 
 EACH = pytest.mark.parametrize("features", FEATURES)
 
@@ -175,7 +175,7 @@ def work(rank, folder):
 
 @pytest.mark.slow
 def test_processes_merge(tmp_path):
-    run_both(__file__, tmp_path)
+    run_both(work, tmp_path)
 
 
 def test_weights_count_as_copies_do():
@@ -450,7 +450,3 @@ def test_memory_does_not_grow_with_the_samples():
         layer.observe(x.repeat(500, 1), y.repeat(500))
         sizes.add(sum(t.numel() for t in itertools.chain(layer.buffers(), layer.parameters())))
     assert len(sizes) == 1
-
-
-if __name__ == "__main__":
-    take_part(work)

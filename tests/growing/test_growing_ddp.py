@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from neurocoder.growing import GrowingConfig, GrowingLinear, grow
-from ranks import run_both, take_part
+from ranks import run_both
 
 SIZES = {
     "slots": 10,
@@ -78,8 +78,4 @@ def work(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_are_one(tmp_path):
-    run_both(__file__, tmp_path)
-
-
-if __name__ == "__main__":
-    take_part(work)
+    run_both(work, tmp_path)
