@@ -1,5 +1,6 @@
 """Shared fixtures and helpers."""
 
+import gc
 import os
 import re
 
@@ -10,6 +11,12 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
 
 import neurocoder as nc
+
+
+def pytest_collection_finish():
+    """What was imported stays: the collector, and searches of all objects for optimisers, pass over half a million."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
