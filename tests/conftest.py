@@ -19,6 +19,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """At its end Python can collect them, or triton's binding would complain of leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
