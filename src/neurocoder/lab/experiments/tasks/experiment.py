@@ -6,7 +6,7 @@ by fitting z alone, and by fine-tuning all parameters. Rates are each run's own 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,10 +19,10 @@ from ...train.context import Context
 from ...validate import Count, validate
 from ..experiment import Experiment
 from ..supervised import starting_values
-from . import families, learning, report
+from . import families, learning, report, text
 from .families import FAMILIES
-from .families import Tasks as Samples
 from .models import CONTENDERS, ONCE, TaskNetwork, hidden_width, parameters
+from .samples import Tasks as Samples
 
 MEASURED = 50
 """Trained tasks that are measured, at most."""
@@ -61,13 +61,16 @@ class Tasks(Experiment):
     }
     seeds: ClassVar[Mapping[str, Sequence[int]]] = {"best": range(5), "smoke": range(1)}
     minutes: ClassVar[Mapping[str, tuple[float, float]]] = {"best": (300, 60), "smoke": (1, 1)}
-    selections: ClassVar[Mapping[str, str]] = {"smoke": "sines-*-100-10,sines-own-1-10"}
+    selections: ClassVar[Mapping[str, str]] = {
+        "best": "sines-*,springs-*,rotated-*",
+        "smoke": "sines-*-100-10,sines-own-1-10",
+    }
 
     def variants(self, config: TasksConfig) -> list[str]:
         return [
             f"{family}-{contender}-{count}-{examples}"
             for family, described in FAMILIES.items()
-            for contender in CONTENDERS
+            for contender in contenders(family)
             for count, examples in points(described.most, contender)
         ]
 
@@ -93,36 +96,36 @@ class Tasks(Experiment):
             found = family.sample(tasks, number, train, generator)
             return Samples(*(part.to(context.device) for part in found))
 
+        shown = int(examples) * family.each
         # First what every contender of a seed shares: the new tasks and their examples.
         chosen, new = (
-            (sample(tasks, int(examples), True), sample(tasks, config.test, False))
-            for tasks in (pools.chosen, pools.new)
+            (sample(tasks, shown, True), sample(tasks, config.test, False)) for tasks in (pools.chosen, pools.new)
         )
         measured = pools.trained[:MEASURED]
         test = sample(measured, config.test, False)
-        trained = sample(pools.trained, int(examples) + config.held_out, True)
-        data = Samples(*(part[:, : int(examples)] for part in trained))
-        held_out = Samples(*(part[: len(measured), int(examples) :] for part in trained))
+        trained = sample(pools.trained, shown + config.held_out, True)
+        data = Samples(*(part[:, :shown] for part in trained))
+        held_out = Samples(*(part[: len(measured), shown:] for part in trained))
+        parts, lengths = (data, held_out, test), (config.steps, config.tuning)
         with starting_values(context.seed):
-            network = TaskNetwork(contender, family, hidden_width(contender, family), len(pools.trained))
-        network.to(context.device)
-        context.describe(network)
-        context.parameters["network"] = parameters(network)
-        if contender == "own":
-            found = learning.by_parameters(network, chosen, new, 4 * config.tuning)
-            result = {"error": found, "new": found}
-        else:
-            result = {"error": learning.train(network, data, held_out, test, config.steps, generator)}
-            if contender != "unsteered":
-                result["new"] = learning.by_latents(network, chosen, new, config.tuning)
+            if name == "text":
+                result, size = text.run(contender, family.latent, parts, chosen, new, lengths, generator)
             else:
-                result["new"] = learning.unchanged(network, new)
-            result["tuned"] = learning.by_parameters(network, chosen, new, config.tuning)
+                network = TaskNetwork(contender, family, hidden_width(contender, family), len(pools.trained))
+        if name != "text":
+            context.describe(network.to(context.device))
+            result, size = learning.run(network, contender, parts, chosen, new, lengths, generator), parameters(network)
+        context.parameters["network"] = size
         context.log(config.steps, **{key: float(found.error.mean()) for key, found in result.items()})
         context.observe({key: found._asdict() | {"error": found.error.tolist()} for key, found in result.items()})
 
     def sections(self, records: Sequence[Record], paper: Mapping[str, Any]) -> list[Section]:
         return report.sections(records)
+
+
+def contenders(family: str) -> Iterable[str]:
+    """By name; adapters of a language model are not all there."""
+    return [name for name in CONTENDERS if family != "text" or name in text.CONTENDERS]
 
 
 def points(most: int, contender: str) -> list[tuple[int, int]]:

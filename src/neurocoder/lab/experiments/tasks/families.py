@@ -7,33 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, avg_pool2d, grid_sample
 
 from ...data import mnist
+from ..exact import sentences
 from ..split import data as split
 from ..split import features
-
-
-class Tasks(NamedTuple):
-    """Samples of several tasks."""
-
-    x: Tensor
-    """(tasks, samples, inputs)"""
-    y: Tensor
-    """Classes (tasks, samples), or values (tasks, samples, outputs) of about unit variance."""
-
-
-class Pools(NamedTuple):
-    """Three disjoint sets of tasks: to train on, to choose the rates for new tasks, and new ones. What a row is, the
-    family knows."""
-
-    trained: Tensor
-    chosen: Tensor
-    new: Tensor
+from . import domains, kinds
+from .samples import Pools, Tasks
 
 
 @dataclass(frozen=True)
@@ -53,6 +37,10 @@ class Family:
     classes: bool = False
     most: int = 1_000
     """Tasks to train on that there are, at most."""
+    measure: str = ""
+    """What errors are, if not wrong classes or squared errors over the targets' variance, in percent."""
+    each: int = 1
+    """Samples in an example: as many as a task has classes, where they are its own."""
 
 
 CHOSEN, NEW = 10, 30
@@ -171,21 +159,39 @@ SUPERCLASSES = torch.tensor(
 """Classes of each superclass, as published: aquatic mammals, fish, flowers, ..."""
 
 
-def labelled(tasks: Tensor, count: int, train: bool, generator: Generator) -> Tasks:
-    """Images of the task's superclass; the class is the place in it."""
-    x, places = superclass_features(train)
-    rows = []
-    for task in tasks:
-        own = (places[:, 0] == task).nonzero().squeeze(1)
-        rows.append(own[torch.randperm(len(own), generator=generator)[:count]])
-    chosen = torch.stack(rows)
-    return Tasks(x[chosen], places[chosen, 1])
+@lru_cache(maxsize=2)
+def domain_features(train: bool) -> tuple[Tensor, Tensor]:
+    """Features of CLINC150's sentences (N, 384) and for each its domain and intent within it (N, 2)."""
+    both = sentences.features("clinc150", "cpu", validation=False)
+    intents = sorted(domains.PLACES)
+    places = torch.tensor([domains.PLACES[intent] for intent in intents])
+    x = features.standardised(both[0][0], both[1][0])[not train]
+    return x, places[both[not train][1]]
+
+
+def labelled(known: Callable[[bool], tuple[Tensor, Tensor]]) -> Callable[[Tensor, int, bool, Generator], Tasks]:
+    """Samples of the task's group, of features (N, F) with group and class within it (N, 2)."""
+
+    def sample(tasks: Tensor, count: int, train: bool, generator: Generator) -> Tasks:
+        x, places = known(train)
+        rows = []
+        for task in tasks:
+            own = (places[:, 0] == task).nonzero().squeeze(1)
+            rows.append(own[torch.randperm(len(own), generator=generator)[:count]])
+        chosen = torch.stack(rows)
+        return Tasks(x[chosen], places[chosen, 1])
+
+    return sample
 
 
 def prepare(name: str) -> None:
     """See that the data are there."""
     if name == "superclasses":
         split.prepare(["cifar100"])
+    elif name == "domains":
+        sentences.prepare("clinc150")
+    elif name == "text":
+        kinds.prepare()
     elif name == "rotated":
         mnist.folder()
 
@@ -195,7 +201,37 @@ FAMILIES: dict[str, Family] = {
     "springs": Family("springs", 2, 2, endless(springs), spring_values, 5_100),
     "rotated": Family("rotated MNIST", 196, 10, angles, rotated, 20_000, classes=True),
     "superclasses": Family(
-        "CIFAR-100's superclasses", features.resnet.FEATURES, 5, groups((12, 4, 4)), labelled, 62_000, 8, True, 12
+        title="CIFAR-100's superclasses",
+        inputs=features.resnet.FEATURES,
+        outputs=5,
+        pools=groups((12, 4, 4)),
+        sample=labelled(superclass_features),
+        parameters=62_000,
+        classes=True,
+        most=12,
+        each=5,
+    ),
+    "domains": Family(
+        title="CLINC150's domains",
+        inputs=sentences.WIDTH,
+        outputs=15,
+        pools=groups((6, 2, 2)),
+        sample=labelled(domain_features),
+        parameters=62_000,
+        classes=True,
+        most=6,
+        each=15,
+    ),
+    "text": Family(
+        title="kinds of text",
+        inputs=0,
+        outputs=0,
+        pools=groups((6, 2, 2)),
+        sample=kinds.sequences,
+        parameters=3_040_000,
+        latent=16,
+        most=6,
+        measure="loss in nats a token",
     ),
 }
 """By the name in variants."""

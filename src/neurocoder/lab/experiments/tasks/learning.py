@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 from torch.nn.utils import vector_to_parameters
 
 from ..everyday.stacked import BETAS, EPSILON, Stack
-from .families import Tasks
 from .models import TaskLoss, TaskNetwork, errors, loss
+from .samples import Tasks
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 """Of a network."""
@@ -46,6 +46,34 @@ def decay(step: int, steps: int, warm_up: int = WARM_UP) -> float:
 def looks(step: int, steps: int) -> bool:
     """Whether to look after this step."""
     return (step + 1) % max(1, steps // LOOKS) == 0 or step + 1 == steps
+
+
+def run(
+    network: TaskNetwork,
+    contender: str,
+    parts: tuple[Tasks, Tasks, Tasks],
+    chosen: tuple[Tasks, Tasks],
+    new: tuple[Tasks, Tasks],
+    lengths: tuple[int, int],
+    generator: Generator,
+) -> dict[str, Found]:
+    """The results of one contender.
+
+    Args:
+        network: the start, with a latent for each task.
+        contender: by name.
+        parts: training, held-out and test samples of the tasks to learn.
+        chosen, new: samples of tasks to choose rates by, and of new ones, to fit and to measure on.
+        lengths: steps for all tasks, and for a new one.
+        generator: draws batches.
+    """
+    steps, tuning = lengths
+    if contender == "own":
+        found = by_parameters(network, chosen, new, 4 * tuning)
+        return {"error": found, "new": found}
+    error = train(network, *parts, steps, generator)
+    own = unchanged(network, new) if contender == "unsteered" else by_latents(network, chosen, new, tuning)
+    return {"error": error, "new": own, "tuned": by_parameters(network, chosen, new, tuning)}
 
 
 def train(network: TaskNetwork, data: Tasks, held_out: Tasks, test: Tasks, steps: int, generator: Generator) -> Found:

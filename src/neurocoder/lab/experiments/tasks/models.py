@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy, gelu, linear, mse_loss
 
 from ..fields import layers
 from ..fields.models import at, attention, core, everywhere
-from .families import Family, Tasks
+from .families import Family
+from .samples import Tasks
 
 DEPTH = 2
 """Hidden layers. All layers are steered, the output layer too, since tasks may differ by their labels."""

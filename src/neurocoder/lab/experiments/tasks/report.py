@@ -17,6 +17,7 @@ from .models import CONTENDERS, ONCE
 
 OURS = "core"
 """The contender that the others are compared with."""
+AXES = {"tasks": "the number of tasks", "examples": "the examples of each task"}
 WAYS = {"error": "trained tasks", "new": "new tasks, z alone", "tuned": "new tasks, all parameters"}
 COLOURS = {
     "core": style.BLUE,
@@ -52,11 +53,13 @@ def points(runs: Runs) -> list[tuple[int, int]]:
 def section(name: str, runs: Runs) -> Section:
     """One family's tables and figures."""
     family = FAMILIES[name]
-    measure = "wrong classes" if family.classes else "squared error over the variance of the targets"
+    usual = "wrong classes" if family.classes else "squared error over the variance of the targets"
+    measure = family.measure or f"{usual}, in percent"
     text = [
-        f"Test error in percent: {measure}. About {family.parameters:,} parameters and a latent of {family.latent} for "
+        f"Test error: {measure}. About {family.parameters:,} parameters and a latent of {family.latent} for "
         "each task; a network a task has as many parameters for each. Every run has its own best rates, on held-out "
         "samples of its tasks; for new tasks, on others that are new too."
+        + (f" An example is {family.each} samples, as many as a task has classes." if family.each > 1 else "")
     ]
     tables = [
         table(f"{tasks:,} tasks, {examples} examples of each", rows(runs, tasks, examples))
@@ -66,9 +69,12 @@ def section(name: str, runs: Runs) -> Section:
         Plot(
             f"{name}-{axis}",
             f"{family.title}: error against {title}; bars are 95% intervals.",
-            partial(draw, runs, axis),
+            partial(draw, name, runs, axis),
         )
-        for axis, title in (("tasks", "the number of tasks"), ("examples", "the examples of each task"))
+        for place, (axis, title) in enumerate(
+            (("tasks", "the number of tasks"), ("examples", "the examples of each task"))
+        )
+        if len({point[place] for point in points(runs)}) > 1
     ]
     return Section(family.title, text, tables, plots)
 
@@ -87,7 +93,7 @@ def rows(runs: Runs, tasks: int, examples: int) -> Iterator[dict[str, Cell]]:
         yield row
 
 
-def draw(runs: Runs, axis: str) -> Figure:
+def draw(family: str, runs: Runs, axis: str) -> Figure:
     """Errors over one number, where the other is the usual one."""
     drawn, panels = panel_figure(3, 3, 3.2, sharey=True)
     place = 1 if axis == "tasks" else 2
@@ -111,6 +117,6 @@ def draw(runs: Runs, axis: str) -> Figure:
                     panel, [*map(float, values)], values.values(), 0, fmt=f"{'osD^vP*Xh'[index]}-", linewidth=1, **look
                 )
         panel.set(xscale="log", yscale="log", title=title, xlabel=axis)
-    panels[0].set_ylabel("error, %")
+    panels[0].set_ylabel(FAMILIES[family].measure or "error, %")
     legend(drawn, panels, ncols=5)
     return drawn
