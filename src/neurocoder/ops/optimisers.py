@@ -10,12 +10,15 @@ from torch.optim import Optimizer
 
 
 def live_optimisers() -> list[Optimizer]:
-    """All optimisers. It goes through all objects of the process: 0.1 s with transformers loaded.
+    """All optimisers. Python looks for them among all objects of the process: 0.05 s with transformers loaded.
 
     Accelerate wraps an optimiser in a subclass that is never initialised as one and takes no hooks: only the optimiser
     inside it counts.
     """
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)]
+    kinds: list[type] = [Optimizer]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    found = [thing for thing in gc.get_referrers(*kinds) if issubclass(type(thing), Optimizer)]
     return [optimiser for optimiser in found if "defaults" in vars(optimiser)]
 
 
