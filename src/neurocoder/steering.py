@@ -22,8 +22,7 @@ from torch.nn.functional import embedding
 
 from .checkpoint import CheckpointError
 from .inspect.data import Call, calls
-from .layer.checks import require_floating, require_module, require_scalar
-from .layer.config import whole
+from .layer.checks import require_floating, require_module, require_number, require_scalar, require_whole
 from .layer.control import control as steer_by
 from .layer.control import steered_layers
 
@@ -65,12 +64,10 @@ class ControlEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("tasks", tasks), ("width", width)):
-            if whole(value) is None:
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+            require_whole(name, value)
+        require_number("scale", scale)
         if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
             raise ValueError(f"dropout must be a number >= 0 and below 1, got {dropout!r}")
-        if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 <= scale < float("inf"):
-            raise ValueError(f"scale must be a finite number >= 0, got {scale!r}")
         self.tasks, self.width, self.dropout, self.scale = int(tasks), int(width), float(dropout), float(scale)
         self.weight = nn.Parameter(torch.empty(self.tasks + 1, self.width, device=device, dtype=dtype))
         self.reset_parameters()
@@ -194,10 +191,8 @@ def fit_control(
         model = model.model
     layer = steered_layers(model)[0]
     for name, count in (("steps", steps), ("patience", patience)):
-        if whole(count) is None:
-            raise ValueError(f"{name} must be a whole number >= 1, got {count!r}")
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
-        raise ValueError(f"lr must be a finite number > 0, got {lr!r}")
+        require_whole(name, count)
+    require_number("lr", lr, positive=True)
     z = layer.prototype.new_zeros(layer.control_dim) if start is None else start.detach().to(layer.prototype, copy=True)
     if z.shape != (layer.control_dim,):
         raise ValueError(f"start must have shape ({layer.control_dim},), got {tuple(z.shape)}")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .layer.base import CodedLayer, each_coded_layer
-from .layer.checks import require_module
+from .layer.checks import require_module, require_number
 from .surgery.clients import warn_of_peft
 
 PARTS = ("memory", "controller", "residual", "main")
@@ -106,10 +104,8 @@ def parameter_groups(
         >>> optimiser = torch.optim.Adam(groups)
     """
     controller_lr = lr if controller_lr is None else controller_lr
-    numbers: dict[str, Any] = {"lr": lr, "controller_lr": controller_lr, "weight_decay": weight_decay}
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+    for name, value in (("lr", lr), ("controller_lr", controller_lr), ("weight_decay", weight_decay)):
+        require_number(name, value)
     owners = _owners(model)
     warn_of_peft(model)
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}

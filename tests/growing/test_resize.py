@@ -242,7 +242,7 @@ def test_wrong_arguments_of_shrink():
     for options, message in (
         ({"below": -1}, "below must be a number >= 0, got -1"),
         ({"below": 1, "merge": 3}, "merge must be True or False, got 3"),
-        ({"below": 1, "slots": 0}, "slots must be a whole number >= 1 or None, got 0"),
+        ({"below": 1, "slots": 0}, "slots must be a whole number >= 1, got 0"),
         ({"below": 2.0, "slots": 1}, "slots must be at least the 2 that stay in layer '', got 1"),
     ):
         with pytest.raises(ValueError, match=message):

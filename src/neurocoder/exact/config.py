@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..layer.config import Config, whole
+from ..layer.checks import require_whole
+from ..layer.config import Config
 
 FEATURES = ("local", "rbf", "relu", "fourier", "none")
 
@@ -50,7 +51,6 @@ class ExactConfig(Config):
         if self.ridge is not None:
             self._keep_number("ridge", positive=True)
         self._keep_choice("residual", "per_class", "ledger")
-        if whole(self.seed, 0) is None:
-            raise ValueError(f"exact.seed must be a whole number >= 0, got {self.seed!r}")
+        require_whole("exact.seed", self.seed, 0)
         if self.features == "none" and not self.residual:
             raise ValueError("exact.residual must be True where features is 'none', which leaves only the input")

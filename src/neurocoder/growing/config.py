@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..layer.config import Config, whole
+from ..layer.checks import whole
+from ..layer.config import Config
 
 ROOM = 8
 """`max_slots` by default: this many times `slots`."""

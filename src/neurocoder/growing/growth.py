@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 
 from ..distributed import is_sharded
 from ..layer.base import coded_layers
-from ..layer.checks import require_module
-from ..layer.config import whole
+from ..layer.checks import require_module, require_whole
 from .capacity import erase, require_resizable, restart_state, set_capacity
 from .guard import has_closure
 from .layer import GrowingLayer
@@ -184,8 +183,7 @@ class Growth:
         between steps, and if it returns a name, capture again, or wrap the inner model again. A wrapper that is stale
         raises an error when it is called.
         """
-        if whole(free) is None:
-            raise ValueError(f"free must be a whole number >= 1, got {free!r}")
+        require_whole("free", free)
         grown = []
         self._makes_room = True
         for name, layer in self._layers.items():
@@ -289,8 +287,8 @@ def shrink(
         raise ValueError(f"below must be a number >= 0, got {below!r}")
     if not isinstance(merge, bool):
         raise ValueError(f"merge must be True or False, got {merge!r}")
-    if slots is not None and whole(slots) is None:
-        raise ValueError(f"slots must be a whole number >= 1 or None, got {slots!r}")
+    if slots is not None:
+        require_whole("slots", slots)
     if optimiser is not None:
         optimiser = unwrapped(optimiser)
     stays = {}

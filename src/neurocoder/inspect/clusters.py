@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..layer.config import whole
+from ..layer.checks import whole
 
 STILL = 1e-3
 """Vectors that differ by less than this share of their norm count as equal."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..layer.active import Composition
-from ..layer.config import whole
+from ..layer.checks import whole
 from . import views
 from .clusters import clusters as find_clusters
 from .style import BLUE, MAP, VERMILION, WIDTH, styled

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..ops.torch_private import current_backward
 from .active import ActiveProgram, Mixes
-from .checks import require_floating, require_plain, require_size
+from .checks import require_floating, require_plain, require_whole
 from .composed_weight import ComposedWeight
 from .config import Config
 from .control import current_control
@@ -91,7 +91,7 @@ class CodedLayer(nn.Module):
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"{name}: dtype must be a floating-point dtype, got {dtype!r}")
         self.config, self.weight_shape = config, weight_shape
-        self.control_dim = None if control_dim is None else require_size(name, "control_dim", control_dim)
+        self.control_dim = None if control_dim is None else require_whole(f"{name}: control_dim", control_dim)
         self.ambient_control: Any = None  # see `control`
         self.recorded: Any = None  # see `inspect.record`
         self.R = None

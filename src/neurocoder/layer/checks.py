@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor, nn
-
-from .config import whole
 
 
 def require_module(name: str, value: Any) -> None:
@@ -28,12 +28,28 @@ def require_plain(owner: str, plain: Any, *attributes: str) -> None:
         raise ValueError(f"{owner}: plain must have {', '.join(attributes)}, weight and bias, got {plain!r}")
 
 
-def require_size(owner: str, name: str, value: Any) -> int:
-    """Require a layer size to be a whole number of at least one; returns it as an int."""
-    size = whole(value)
-    if size is None:
-        raise ValueError(f"{owner}: {name} must be a whole number >= 1, got {value!r}")
-    return size
+def whole(value: Any, low: int = 1) -> int | None:
+    """The value as an int if it is a whole number >= `low` (numpy's too, but not a bool), else None."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+        return None
+    return int(value)
+
+
+def require_whole(name: str, value: Any, low: int = 1) -> int:
+    """Require a whole number >= `low`; returns it as an int."""
+    number = whole(value, low)
+    if number is None:
+        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+    return number
+
+
+def require_number(name: str, value: Any, *, positive: bool = False, signed: bool = False) -> float:
+    """Require a finite number >= 0 (> 0, or of either sign); returns it as a float."""
+    number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    if not math.isfinite(number) or (number < 0 and not signed) or (positive and number == 0):
+        bound = "" if signed else " > 0" if positive else " >= 0"
+        raise ValueError(f"{name} must be a finite number{bound}, got {value!r}")
+    return number
 
 
 def require_scalar(name: str, value: Any) -> None:

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
-
-def whole(value: Any, low: int = 1) -> int | None:
-    """The value as an int if it is a whole number >= `low` (numpy's too, but not a bool), else None."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
-        return None
-    return int(value)
+from .checks import require_number, whole
 
 
 def kind_of(config_type: type[Config]) -> str:
@@ -77,11 +70,6 @@ class Config:
                 *words, last = map(repr, among)
                 raise ValueError(f"{self.owner}.{name} must be {', '.join(words)} or {last}, got {value!r}")
 
-    def _keep_number(self, name: str, *, positive: bool = False, signed: bool = False) -> None:
-        """Require a finite number >= 0 (> 0, or of either sign) and keep it as a Python float."""
-        value = getattr(self, name)
-        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-        if not math.isfinite(number) or (number < 0 and not signed) or (positive and number == 0):
-            bound = "" if signed else " > 0" if positive else " >= 0"
-            raise ValueError(f"{self.owner}.{name} must be a finite number{bound}, got {value!r}")
-        object.__setattr__(self, name, number)
+    def _keep_number(self, name: str, **bounds: bool) -> None:
+        """Require a finite number within the bounds of `require_number` and keep it as a Python float."""
+        object.__setattr__(self, name, require_number(f"{self.owner}.{name}", getattr(self, name), **bounds))

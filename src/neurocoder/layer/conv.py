@@ -13,8 +13,8 @@ from torch.nn import functional as tnf
 
 from .active import ActiveProgram
 from .base import CodedLayer
-from .checks import require_floating, require_size
-from .config import Config, whole
+from .checks import require_floating, require_whole, whole
+from .config import Config
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -59,8 +59,8 @@ class CodedConv(CodedLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         name = type(self).__name__
-        self.in_channels = require_size(name, "in_channels", in_channels)
-        self.out_channels = require_size(name, "out_channels", out_channels)
+        self.in_channels = require_whole(f"{name}: in_channels", in_channels)
+        self.out_channels = require_whole(f"{name}: out_channels", out_channels)
         if whole(groups) != 1:
             raise ValueError(f"{name}: groups must be 1 (a program spans all channels), got {groups!r}")
         if padding_mode not in _PADDING_MODES:

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from .active import ActiveProgram
 from .base import CodedLayer
-from .checks import require_floating, require_size
+from .checks import require_floating, require_whole
 from .config import Config
 
 
@@ -47,8 +47,8 @@ class CodedLinear(CodedLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.in_features = require_size(type(self).__name__, "in_features", in_features)
-        self.out_features = require_size(type(self).__name__, "out_features", out_features)
+        self.in_features = require_whole(f"{type(self).__name__}: in_features", in_features)
+        self.out_features = require_whole(f"{type(self).__name__}: out_features", out_features)
         super().__init__(config, (self.out_features, self.in_features), control_dim, bias=bias, dtype=dtype)
         self.create(bias, device, dtype)
 
