@@ -16,7 +16,7 @@ help:
 	@echo "make report build tables and figures from the records; options in ARGS, e.g. ARGS='--records /tmp/smoke --target /tmp/page'"
 	@echo "make bench  benchmark program layers against plain ones; options in ARGS, e.g. ARGS=--quick"
 	@echo "make test   lint and run all tests but those of test-slow"
-	@echo "make test-slow  the longest tests: agents that learn, more interrupted sweeps"
+	@echo "make test-slow  the longest tests: agents that learn, more interrupted sweeps, more cases of kernels"
 	@echo "make check  lint and run the quick tests of equations, layers and surgery, in about a minute"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   build the site, offline, into docs/_build/html"
