@@ -48,6 +48,7 @@ def test_a_run_without_steps_is_named(tmp_path, capsys, monkeypatch):
     assert "linear seed 0 failed: a run must have at least one step, got 0" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_workers_end_where_the_first_process_breaks_down(tmp_path, monkeypatch):
     def fail(self, job, record):
         raise RuntimeError("the display broke down")
@@ -246,6 +247,7 @@ def test_without_a_terminal_a_long_run_has_a_line_a_minute(tmp_path, capsys, mon
     assert re.search(r"^linear seed 0: \d+ of 40, loss \d", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_two_commands_with_one_output_share_the_sweep(tmp_path):
     wish = ("run", "lines:Lines", "--variants", "program", "--seeds", "0-3", "--pause", 0.03, "--output", tmp_path)
     both = [command(*wish) for _ in range(2)]
