@@ -1,5 +1,6 @@
 """The layers that are compared with core layers: each against its form for one image, weight by weight."""
 
+import itertools
 import math
 
 import pytest
@@ -101,12 +102,15 @@ def test_fourier_features_by_hand():
 
 @pytest.mark.parametrize("features", ["fourier", "siren"])
 def test_contenders_have_equally_many_parameters(features):
-    for name in CONTENDERS:
-        hidden = hidden_widths(name, features, DEPTHS[features], 1, 24, 12_000)
+    presets = load("fields").presets
+    for name, channels, config in itertools.product(CONTENDERS, (1, 3), (presets["equal"], presets["smoke"])):
+        sizes = channels, config.latent, config.parameters
+        hidden = hidden_widths(name, features, DEPTHS[features], *sizes)
         assert len(hidden) == DEPTHS[features]
         assert max(hidden) - min(hidden) <= 1
-        count = parameters(FieldNetwork(name, features, hidden, 1, 24))
-        assert abs(count - 12_000) <= TOLERANCE * 12_000, name
+        with torch.device("meta"):
+            count = parameters(FieldNetwork(name, features, hidden, *sizes[:2]))
+        assert abs(count - config.parameters) <= TOLERANCE * config.parameters, name
     with pytest.raises(ValueError, match="parameters must be a number that hyper can have, got 50"):
         hidden_widths("hyper", features, DEPTHS[features], 1, 24, 50)
 

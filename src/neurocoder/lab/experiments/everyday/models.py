@@ -16,10 +16,10 @@ from .tasks import Data, Task
 CONTENDERS: Mapping[str, str] = {
     "plain": "plain",
     "noise": "plain, other seeds",
-    "paper": "the paper's layer",
     "core": "core, self-steered",
     "gate": "the bounded gate alone",
     "wide": "plain, with core's parameters",
+    "paper": "the paper's layer",
 }
 """Names in variants, and in tables."""
 PROGRAM = nc.ProgramConfig(slots=10, key_dim=2, steps=5, heads=1, least_used=2, hidden=8)

@@ -125,7 +125,7 @@ class Fields(TaskExperiment):
             rate=3e-5,
             learn="meta",
         ),
-        "smoke": FieldsConfig(parameters=4_000, latent=8, images=16, new=4, batch=8, steps=4, warm_up=1),
+        "smoke": FieldsConfig(parameters=6_000, latent=8, images=16, new=4, batch=8, steps=4, warm_up=1),
     }
     seeds: ClassVar[Mapping[str, Sequence[int]]] = {
         "quick": range(1),
