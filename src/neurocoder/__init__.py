@@ -17,6 +17,7 @@ from .growing import (
     GrowingPrograms,
     Growth,
     grow,
+    mask,
     shrink,
 )
 from .inspect.diagnose import Diagnosis, LayerDiagnosis, diagnose
@@ -104,6 +105,7 @@ __all__ = [
     "inspect",
     "load",
     "load_control",
+    "mask",
     "orthogonal_loss",
     "parameter_groups",
     "plan",

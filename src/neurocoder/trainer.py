@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor, nn
 
-from .growing import GrowingLayer, grow
+from .distributed import unwrapped
+from .growing import GrowingLayer, grow, mask
 from .layer.base import each_coded_layer
 from .surgery.clients import warn_of_peft
 from .training import auxiliary_loss
@@ -20,7 +23,8 @@ class TrainerMixin:
     - `weight_decay` spares slots, keys and the other parameters that `parameter_groups` spares. An optimiser of your
       own (`optimizers=`) is left as it is: make it with `parameter_groups`.
     - Growing layers grow: `grow` is called before the first step, with the DDP wrapper, so that all processes write the
-      same slots. A call of your own before `train` would give it the inner model.
+      same slots. A call of your own before `train` would give it the inner model. Padding neither visits slots nor
+      writes them: see `counted_tokens`.
 
     Example:
         >>> from transformers import Trainer
@@ -69,7 +73,7 @@ class TrainerMixin:
         parameters = dict(model.named_parameters(remove_duplicate=False))
         return [name for name in trainer.get_decay_parameter_names(model) if id(parameters.get(name)) not in spared]
 
-    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """One micro-batch, forward and backward; before the first one, `grow`."""
         if self._trained[0] is not model or self._trained[1] is not self.optimizer:
             self._trained = model, self.optimizer
@@ -77,4 +81,17 @@ class TrainerMixin:
             if any(layer.memory.U.requires_grad for layer in layers):
                 grow(model, self.optimizer)
         trainer: Any = super()
-        return trainer.training_step(model, *args, **kwargs)
+        keep = self.counted_tokens(model, inputs)
+        with nullcontext() if keep is None else mask(model, keep):  # the backward too: checkpointing reruns the forward
+            return trainer.training_step(model, inputs, *args, **kwargs)
+
+    def counted_tokens(self, model: nn.Module, inputs: Any) -> Tensor | None:
+        """Which tokens growing layers count, for `mask`: the batch's `attention_mask`, (B, T); None: all of them.
+
+        None too in an encoder and decoder, whose sequences have different lengths. Override it to leave out the prompt,
+        say: `return inputs["labels"] != -100`.
+        """
+        config = getattr(unwrapped(model), "config", None)
+        found = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+        is_one = isinstance(found, Tensor) and found.dim() == 2 and not found.is_floating_point()
+        return found if is_one and not getattr(config, "is_encoder_decoder", False) else None

@@ -255,8 +255,8 @@ def test_trainer_alone_decays_slots_and_keys(tmp_path):
     assert "model.layers.0.mlp.gate_proj.memory.U" in decayed(before, state(model))
 
 
-def growing():
-    config = nc.GrowingConfig(slots=4, rank=2, top_k=2, max_similarity=0.9, consolidation=None)
+def growing(**changes):
+    config = nc.GrowingConfig(slots=4, rank=2, top_k=2, max_similarity=0.9, consolidation=None, **changes)
     return nc.recode(llama(), "down_proj", config)
 
 
@@ -276,6 +276,31 @@ def test_a_second_training_of_a_trainer_grows_on(tmp_path):
     assert [int(layer.memory.written) for layer in coded(model).values()] == [1, 1]
     trainer.train()
     assert [int(layer.memory.written) for layer in coded(model).values()] == [2, 2]
+
+
+class PromptsLeftOut(ProgramTrainer):
+    """Which tokens count, said by the user."""
+
+    def counted_tokens(self, model, inputs):
+        return inputs["labels"] != -100
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("trainer_type", [ProgramTrainer, PromptsLeftOut])
+def test_pads_do_not_visit_slots_and_masked_prompts_do_not_if_the_trainer_says_so(
+    tmp_path, trainer_type, checkpointing
+):
+    tokens = torch.randint(2, 48, (4, 8), generator=torch.Generator().manual_seed(0))
+    pads, prompt = torch.arange(8) >= 5, torch.arange(8) < 2
+    row = {"attention_mask": (~pads).long()}
+    data = [{**row, "input_ids": one, "labels": one.masked_fill(pads | prompt, -100)} for one in tokens]
+    model = growing(count="inputs")
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    train(model, tmp_path, data, batch=2, accumulate=2, steps=2, trainer_type=trainer_type)
+    each = 4 * (5 if trainer_type is ProgramTrainer else 3)
+    for layer in coded(model).values():  # in the first step nothing is written yet
+        assert float(layer.memory.visits.sum()) == pytest.approx(each, rel=1e-4)
 
 
 def test_growing_layers_without_the_mixin_are_an_error(tmp_path):

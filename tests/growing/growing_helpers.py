@@ -9,8 +9,8 @@ from neurocoder.growing import GrowingConfig, GrowingConv1d, GrowingConv2d, Grow
 
 def small(**changes):
     """A small configuration in which every mechanism is at work."""
-    fields = {"slots": 6, "rank": 2, "top_k": 3, "sharpness": 3.0, "max_similarity": 0.5, "consolidation": 2.0}
-    return GrowingConfig(**(fields | changes))
+    fields = {"slots": 6, "rank": 2, "top_k": 3, "sharpness": 3.0, "max_similarity": 0.5}
+    return GrowingConfig(**({**fields, "consolidation": 2.0, "count": "inputs"} | changes))
 
 
 LAYERS = {

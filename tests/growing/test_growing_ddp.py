@@ -26,7 +26,9 @@ def build():
     layers = [
         GrowingLinear(6, 5, growing=GrowingConfig(**SIZES), dtype=torch.float64),
         nn.Tanh(),
-        GrowingLinear(5, 3, growing=GrowingConfig(residual=False, writes=2, **SIZES), dtype=torch.float64),
+        GrowingLinear(
+            5, 3, growing=GrowingConfig(residual=False, writes=2, count="inputs", **SIZES), dtype=torch.float64
+        ),
     ]
     return nn.Sequential(*layers)
 
@@ -50,6 +52,18 @@ def work(rank, folder):
         for (name, a), b in zip(alone.state_dict().items(), model.module.state_dict().values(), strict=True):
             torch.testing.assert_close(a, b, msg=lambda m, about=f"step {index} {name}": f"{about}: {m}")
     assert int(alone[2].memory.written) == 8
+
+    inner = build()
+    optimiser = torch.optim.SGD(inner.parameters(), 0.1)
+    grow(inner, optimiser)
+    wrapped = DistributedDataParallel(inner)
+    wrapped(x).sum().backward()
+    kept = [parameter.clone() for parameter in inner.parameters()]
+    with pytest.raises(RuntimeError, match=r"'0' is kept in sync by Distr.* Call nc\.grow\(wrapper, optimiser\) once"):
+        optimiser.step()
+    assert all(torch.equal(old, new) for old, new in zip(kept, inner.parameters(), strict=True))
+    grow(wrapped, optimiser)
+    optimiser.step()
 
     ungrown = DistributedDataParallel(build())
     optimiser = torch.optim.SGD(ungrown.parameters(), 0.1)

@@ -93,10 +93,11 @@ def test_the_step_is_scaled_by_hand():
 
 
 @pytest.mark.filterwarnings("ignore:growing layer '' is full")
+@pytest.mark.parametrize("count", ["inputs", "steps"])
 @pytest.mark.parametrize("writes", [1, 3])
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_training_is_the_references(name, writes):
-    config = small(slots=8, max_slots=8, writes=writes, max_similarity=0.8, residual=False)
+def test_training_is_the_references(name, writes, count):
+    config = small(slots=8, max_slots=8, writes=writes, max_similarity=0.8, residual=False, count=count)
     layer = GrowingLinear(5, 3, False, config, dtype=torch.float64)
     twin = copy.deepcopy(layer)
     optimiser = OPTIMISERS[name](layer.parameters())

@@ -8,6 +8,7 @@ from .conv import GrowingConv1d, GrowingConv2d
 from .growth import Growth, grow, shrink
 from .layer import GrowingLayer, GrowingPrograms
 from .linear import GrowingLinear
+from .mask import mask
 from .memory import GrowingMemory
 
 for _plain, _coded in ((nn.Linear, GrowingLinear), (nn.Conv1d, GrowingConv1d), (nn.Conv2d, GrowingConv2d)):
@@ -23,5 +24,6 @@ __all__ = [
     "GrowingPrograms",
     "Growth",
     "grow",
+    "mask",
     "shrink",
 ]

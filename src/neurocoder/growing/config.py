@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from ..layer.checks import whole
 from ..layer.config import Config
@@ -12,6 +12,10 @@ ROOM = 8
 """`max_slots` by default: this many times `slots`."""
 SHORTEST = 1e-12
 """The least length that a control is divided by."""
+USED = 1e-3
+"""The inputs of a step must use a slot as much as this, summed, for the step to move it, if steps are counted."""
+BEFORE_COUNT = {"count": "inputs", "consolidation": 30.0}
+"""What a file from before there was a choice means."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class GrowingConfig(Config):
     """An input becomes a new key if its cosine to every key is below this."""
     sharpness: float = 50.0
     """beta: factor on the cosine in the attention."""
-    consolidation: float | None = 30.0
+    consolidation: float | None = 300.0
     """c: a slot's step is scaled by 1/(1 + visits/c); None: never scaled."""
     residual: bool | Literal["frozen"] = True
     """True: W = P_t + R; False: W = P_t; "frozen": W = P_t + R, with R and the bias as they start."""
@@ -50,7 +54,16 @@ class GrowingConfig(Config):
     """b: at `max_slots`, a new input overwrites the least visited slot that had b steps and yet fewer than b visits; 0:
     none."""
 
+    count: Literal["steps", "inputs"] = "steps"
+    """What a visit is: a step of the optimiser whose inputs used the slot, whatever the batch; or each input that did,
+    as in layers saved without this field."""
+
     owner: ClassVar[str] = "growing"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; without `count`, as it was before there was a choice."""
+        return super().from_dict(data if "count" in data else BEFORE_COUNT | data)
 
     def __post_init__(self) -> None:
         self._keep_whole("slots", "rank", "writes")
@@ -62,6 +75,7 @@ class GrowingConfig(Config):
         if self.consolidation is not None:
             self._keep_number("consolidation", positive=True)
         self._keep_choice("residual", among=(True, False, "frozen"))
+        self._keep_choice("count", among=("steps", "inputs"))
         self._keep_number("growth")
         self._keep_number("reuse_below")
         if self.growth <= 1:

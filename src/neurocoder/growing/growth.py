@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
-from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..distributed import is_sharded
 from ..layer.base import coded_layers
 from ..layer.checks import require_module, require_whole
 from .capacity import erase, require_resizable, restart_state, set_capacity
+from .config import USED
+from .freezing import FROZEN, FreezeWatch
 from .guard import has_closure
 from .layer import GrowingLayer
 from .memory import GrowingMemory
-from .notes import is_capturing, least
+from .notes import is_capturing
+from .processes import gathered, group_of, refuse_hidden_wrapper, stale_wrappers
 
 _grown: WeakKeyDictionary[GrowingMemory, ref[Growth]] = WeakKeyDictionary()
 """What grows each memory; the optimiser's hooks keep it alive."""
@@ -36,8 +37,8 @@ class Growth:
 
     Before a step it keeps the slots' values. After it, with what the backward passes noted since the step before:
 
-        visits_i += sum of w_i over the inputs
-        slot_i   <- old_i + (new_i - old_i) / (1 + visits_i / c)       unwritten slots: old_i
+        visits_i += min(1, sum of w_i over the inputs)                 count="inputs": without the min
+        slot_i   <- old_i + (new_i - old_i) / (1 + visits_i / c)       slots not written, or not used: old_i
         the least similar input becomes the next slot's key if its cosine < max_similarity; at max_slots it may
         overwrite a slot of little use
 
@@ -59,6 +60,8 @@ class Growth:
         self._is_checked = False
         self._warned: set[str] = set()
         self._makes_room = False
+        self._steps = 0
+        self._watches = {layer.memory: FreezeWatch() for layer in layers.values()}
         self._handles = [
             optimiser.register_step_pre_hook(self._before_step),
             optimiser.register_step_post_hook(self._after_step),
@@ -86,7 +89,11 @@ class Growth:
 
     def _before_step(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
         """Before a step: keep all slots, since optimisers with momentum move them all; idle layers stay out of it."""
-        everything = has_closure(args, kwargs) or _group(self._model()) is not None
+        group = group_of(self._model())
+        self._steps += 1
+        if group is None and self._steps.bit_count() == 1:  # looking takes tenths of a second
+            refuse_hidden_wrapper(self._layers)
+        everything = has_closure(args, kwargs) or group is not None
         self._active = [
             layer
             for layer in self._layers.values()
@@ -104,16 +111,18 @@ class Growth:
     def _after_step(self, optimiser: Optimizer, args: Any, kwargs: Any) -> None:
         """After a step: consolidate, write, forget the notes, and make room."""
         skipped = getattr(optimiser, "found_inf", None)  # a fused step under a GradScaler skips itself
-        group = _group(self._model())
+        group = group_of(self._model())
         for layer in self._active:
             memory = layer.memory
-            visits, similarity, keys = _gathered(memory, group)
+            visits, similarity, keys = gathered(memory, group)
             taken: Tensor | bool = True
             if isinstance(skipped, Tensor):
                 taken = (skipped == 0).view(()).to(memory.visits.device)
                 visits = visits * taken
-            memory.visits.add_(visits)
-            self._consolidate(memory)
+            by_step = memory.config.count == "steps"
+            memory.visits.add_(visits.clamp(max=1.0) if by_step else visits)
+            self._consolidate(memory, visits >= USED if by_step else True)
+            self._warn_if_premature(memory, visits)
             for place, overwrites in memory.write(similarity, keys, taken):
                 restart_state(memory, optimiser, place, overwrites)
             memory.steps.add_(taken)
@@ -128,12 +137,27 @@ class Growth:
             layer.memory.guard.settle()
         self._make_room_if_possible(group is not None)
 
-    def _consolidate(self, memory: GrowingMemory) -> None:
+    def _consolidate(self, memory: GrowingMemory, is_used: Tensor | bool) -> None:
+        """Scale what the step did to the slots that are written and were used; the others are as before it."""
         c = math.inf if memory.config.consolidation is None else memory.config.consolidation
         is_written = torch.arange(memory.capacity, device=memory.visits.device) < memory.written
-        scale = (is_written / (1 + memory.visits / c)).view(-1, 1, 1)
+        scale = ((is_written & is_used) / (1 + memory.visits / c)).view(-1, 1, 1)
         for bank in memory.parameters():
             torch.lerp(self._before[bank], bank, scale.to(bank.dtype), out=bank)
+
+    def _warn_if_premature(self, memory: GrowingMemory, use: Tensor) -> None:
+        """Say once that slots are frozen while they would still learn."""
+        watch = self._watches.get(memory)
+        if watch is not None and not is_capturing() and watch.is_premature(memory, use):
+            del self._watches[memory]
+            name = next(name for name, layer in self._layers.items() if layer.memory is memory)
+            c, unit = memory.config.consolidation, memory.config.count
+            warnings.warn(
+                f"growing layer {name!r}: most slots in use are frozen, their steps scaled by less than {FROZEN}, and "
+                f"gradients are still large. Set a larger consolidation than {c:g}, which counts {unit}, or None",
+                UserWarning,
+                stacklevel=5,
+            )
 
     def _make_room_if_possible(self, is_parallel: bool) -> None:
         """Grow what may be full; a captured or DDP-wrapped model is only told, since it has to be rebuilt."""
@@ -337,40 +361,3 @@ def _may_be_full(memory: GrowingMemory) -> bool:
 def _more(memory: GrowingMemory) -> int:
     """The capacity after growing once."""
     return min(max(math.ceil(memory.capacity * memory.config.growth), memory.capacity + 1), memory.config.limit)
-
-
-def _wrappers(model: nn.Module | None) -> Iterator[DistributedDataParallel]:
-    if model is not None:
-        yield from (module for module in model.modules() if isinstance(module, DistributedDataParallel))
-
-
-def _group(model: nn.Module | None) -> Any:
-    """The processes that train this model together, or None."""
-    wrapper = next(_wrappers(model), None)
-    return None if wrapper is None or wrapper.process_group.size() == 1 else wrapper.process_group
-
-
-def _gathered(memory: GrowingMemory, group: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The notes of all processes: visits add up; the least similar inputs win, then the lowest rank."""
-    notes = memory.notes
-    if group is None:
-        return notes.visits, notes.similarity, notes.keys
-    count, width = notes.keys.shape
-    own = torch.cat([notes.visits, notes.similarity, notes.keys.flatten()])
-    each = [torch.empty_like(own) for _ in range(group.size())]
-    distributed.all_gather(each, own, group=group)
-    visits, similarity, keys = torch.stack(each).split([memory.capacity, count, count * width], dim=1)
-    return visits.sum(0), *least(similarity.flatten(), keys.reshape(-1, width), count)
-
-
-def stale_wrappers(model: nn.Module) -> None:
-    """Make DDP wrappers raise an error when called: their buckets have the old sizes."""
-
-    def refuse(*_: Any) -> None:
-        raise RuntimeError(
-            "the memory of a growing layer has changed its size, and this DistributedDataParallel still has the old "
-            "one: wrap the inner model again, and call nc.grow with the new wrapper"
-        )
-
-    for wrapper in _wrappers(model):
-        wrapper.register_forward_pre_hook(refuse)

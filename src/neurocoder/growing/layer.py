@@ -16,6 +16,7 @@ from ..ops.torch_private import is_exporting, is_transformed
 from .capacity import set_capacity
 from .config import GrowingConfig
 from .functional import Reading, blended, has_kernel
+from .mask import kept
 from .memory import GrowingMemory
 from .notes import BackwardStats, attach_stats
 
@@ -82,6 +83,8 @@ class GrowingLayer(CodedLayer):
     undecayed = ("memory",)
     grows = True
     memory: GrowingMemory
+    ambient_mask: Any = None
+    """See `mask`."""
 
     def build(self, options: dict[str, Any]) -> None:
         if self.control_width < 2 and self.control_dim is None:
@@ -125,21 +128,28 @@ class GrowingLayer(CodedLayer):
         return self.memory(z, length, uses_kernels), z
 
     def compose(self, rows: Tensor) -> ActiveProgram:
-        return self.active(*self.find(rows))
+        return self.active(*self.find(rows), rows.shape[:1])
 
-    def active(self, reading: Reading, z: Tensor) -> ActiveProgram:
+    def active(self, reading: Reading, z: Tensor, leading: torch.Size) -> ActiveProgram:
         """`w.U` and `w.V` of each input, whose backward adds what it saw to the memory's notes."""
         u, v = blended(self.memory.U, reading), blended(self.memory.V, reading)
-        return ActiveProgram(u, v, finish=partial(attach_stats, make_stats=self.make_stats(reading, z)))
+        return ActiveProgram(u, v, finish=partial(attach_stats, make_stats=self.make_stats(reading, z, leading)))
 
-    def make_stats(self, reading: Reading, z: Tensor) -> Callable[[], BackwardStats] | None:
-        """In training: makes what the backward of this call adds to the notes for `nc.grow`."""
+    def make_stats(self, reading: Reading, z: Tensor, leading: torch.Size) -> Callable[[], BackwardStats] | None:
+        """In training: makes what the backward of this call adds to the notes for `nc.grow`.
+
+        Args:
+            reading: of the controls.
+            z: (N, d_z).
+            leading: the controls' dimensions before they were flattened to N.
+        """
         learns = self.memory.U.requires_grad or self.memory.V.requires_grad
-        if not (self.training and learns and torch.is_grad_enabled()) or is_exporting():
+        if not (self.training and learns) or is_exporting():
             return None
         if is_transformed() or z.is_meta or len(z) == 0:
             return None
-        return partial(self.memory.backward_stats, reading, z)
+        counts = kept(self, leading, z.device)
+        return partial(self.memory.backward_stats, reading, z, counts) if torch.is_grad_enabled() else None
 
     def programs(self, x: Tensor, control: Tensor | None = None) -> GrowingPrograms:
         """Which slots these inputs use; leading dimensions are the control's (or the input's)."""
@@ -150,8 +160,24 @@ class GrowingLayer(CodedLayer):
         slots, share, similarity, when = (part.reshape(shape) for part in (*reading[:3], born))
         return GrowingPrograms(slots, share, similarity, when, memory.written.clone())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: not what `nc.mask` sets temporarily."""
+        return {**super().__getstate__(), "ambient_mask": None}
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """As in any module, but the memory first takes the capacity that was saved."""
+        """As in any module, but the memory first takes the capacity that was saved; and slots without their keys, which
+        are buffers, are an error, strict or not."""
+        *_, errors = rest
+        slots, state = (
+            [f"{prefix}memory.{name}" for name, _ in found]
+            for found in (self.memory.named_parameters(), self.memory.named_buffers())
+        )
+        lost = [name for name in state if name not in state_dict]
+        if lost and any(name in state_dict for name in slots):
+            errors.append(
+                f"{', '.join(lost)} missing: no input finds a slot without its key. Keys are buffers, not parameters: "
+                "save all tensors of the layer, as nc.save does, not those alone that require gradients"
+            )
         saved: Any = state_dict.get(f"{prefix}memory.U")
         fits = isinstance(saved, Tensor) and saved.dim() == 3 and saved.shape[1:] == self.memory.U.shape[1:]
         if fits and len(saved) != self.memory.capacity:

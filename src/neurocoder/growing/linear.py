@@ -51,9 +51,9 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         (reading, z), grouped, memory = self.find(rows), self.grouped(x, rows, leading), self.memory
         dtype = kernel_dtype(reading, grouped, memory.U)
         if dtype is None:
-            return self.execute(grouped, self.active(reading, z))
+            return self.execute(grouped, self.active(reading, z, leading))
         from .kernels import Execution
 
         slots = memory.U, memory.V, self.R, self.bias, reading.slots, reading.share
-        y: Tensor = Execution.apply(grouped.squeeze(1), *slots, dtype, self.make_stats(reading, z))
+        y: Tensor = Execution.apply(grouped.squeeze(1), *slots, dtype, self.make_stats(reading, z, leading))
         return y

@@ -121,14 +121,16 @@ class GrowingMemory(nn.Module):
             return Reading(slots, share, similarity.clamp(min=-1.0), length, uses_kernels)
 
     @torch.no_grad()
-    def backward_stats(self, reading: Reading, z: Tensor) -> BackwardStats:
-        """What the call that read the controls z (N, d_z), N > 0, saw."""
+    def backward_stats(self, reading: Reading, z: Tensor, counts: Tensor | None = None) -> BackwardStats:
+        """What the call that read the controls z (N, d_z), N > 0, saw of those that count (N,); None: of all."""
         notes, wide = self.notes, self.visits.dtype
-        nearest, length = reading.similarity[:, 0].to(wide), reading.length.to(wide)
+        nearest, length, share = reading.similarity[:, 0].to(wide), reading.length.to(wide), reading.share.to(wide)
+        if counts is not None:
+            length, share = length.masked_fill(~counts, 0.0), share.masked_fill(~counts.unsqueeze(-1), 0.0)
         least = candidates(z.detach().to(wide), length, nearest, len(notes.similarity))
         begin = None if torch.compiler.is_compiling() else partial(notes.begin, (self.U, self.V))
         totals = (notes.visits, notes.similarity, notes.keys)
-        return BackwardStats(begin, totals, reading.slots, reading.share.to(wide), *least)
+        return BackwardStats(begin, totals, reading.slots, share, *least)
 
     @torch.no_grad()
     def write(self, similarity: Tensor, keys: Tensor, allowed: Tensor | bool = True) -> list[tuple[Tensor, Tensor]]:

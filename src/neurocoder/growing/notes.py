@@ -32,6 +32,8 @@ class Notes:
         self.visits = torch.zeros_like(visits)
         self.similarity = visits.new_full((count,), _NONE)
         self.keys = visits.new_zeros(count, width)
+        self.is_masked = False
+        """Whether the last forward, other than one that a backward reruns, was inside a block of `mask`."""
         self._backward = -1
         self._gradients: list[tuple[int, int]] | None = None
         """Those that the notes belong to, as the last backward left them; empty while it runs; None: no notes."""

@@ -92,11 +92,14 @@ def settle(before: State, after: State, config: GrowingConfig, controls: Sequenc
     """
     state = {name: tensor.clone() for name, tensor in after.items()}
     keys, written = state["memory.keys"], int(before["memory.written"])
+    use = torch.zeros_like(state["memory.visits"])
     for z in controls:
-        state["memory.visits"] += attention(before, config, z)
+        use += attention(before, config, z)
+    by_step = config.count == "steps"
+    state["memory.visits"] += use.clamp(max=1.0) if by_step else use
     for i in range(len(keys)):
         scale = 0.0
-        if i < written:
+        if i < written and not (by_step and float(use[i]) < 0.001):
             c = config.consolidation
             scale = 1.0 if c is None else 1 / (1 + float(state["memory.visits"][i]) / c)
         for bank in ("memory.U", "memory.V"):

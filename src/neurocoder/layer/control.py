@@ -21,48 +21,91 @@ from torch import Tensor, nn
 from ..ops.torch_private import current_backward
 from .checks import require_floating, require_module
 
-NAME = "ambient_control"
-"""The attribute of a layer that mirrors its control."""
-
 
 class Block:
-    """One layer inside one `with nc.control(...)` block."""
+    """One layer inside one `with` block."""
 
-    def __init__(self, control: Tensor, outer: Block | None) -> None:
-        self.control, self.outer = control, outer
+    def __init__(self, value: Tensor, outer: Block | None) -> None:
+        self.value, self.outer = value, outer
 
 
 AMBIGUOUS: Any = object()
 """Mirrored when several threads or tasks have open blocks."""
 
-_blocks: ContextVar[Mapping[Any, Block]] = ContextVar("neurocoder_controls", default={})  # noqa: B039 - never changed
-_open: WeakKeyDictionary[Any, list[Block]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _mirror(layer: Any) -> None:
-    """Set the mirror, bypassing `nn.Module`, which would make a learned control a parameter of the layer."""
-    blocks = _open[layer]
-    nested = all(inner.outer is outer for outer, inner in itertools.pairwise(blocks))
-    innermost = blocks[-1].control if blocks else None
-    object.__setattr__(layer, NAME, innermost if nested else AMBIGUOUS)
+class Ambient:
+    """A tensor that layers read inside a `with` block: a control, say."""
+
+    def __init__(self, attribute: str, use: str, remedy: str) -> None:
+        """
+        Args:
+            attribute: of a layer; it mirrors the value of the innermost block.
+            use: what several threads must not do at once, for the error.
+            remedy: what to do instead.
+        """
+        self.attribute, self.use, self.remedy = attribute, use, remedy
+        self._blocks: ContextVar[Mapping[Any, Block]] = ContextVar(attribute, default={})  # noqa: B039 - never changed
+        self._open: WeakKeyDictionary[Any, list[Block]] = WeakKeyDictionary()
+
+    def _mirror(self, layer: Any) -> None:
+        """Set the mirror, bypassing `nn.Module`, which would make a learned control a parameter of the layer."""
+        blocks = self._open[layer]
+        nested = all(inner.outer is outer for outer, inner in itertools.pairwise(blocks))
+        innermost = blocks[-1].value if blocks else None
+        object.__setattr__(layer, self.attribute, innermost if nested else AMBIGUOUS)
+
+    def current(self, layer: Any) -> Tensor | None:
+        """The value that applies to this layer in the current context."""
+        if not torch.compiler.is_compiling():
+            block = self._blocks.get().get(layer)
+            if block is not None:
+                return block.value
+            if current_backward() < 0:
+                return None
+        mirrored = getattr(layer, self.attribute)
+        if mirrored is AMBIGUOUS:
+            raise ValueError(
+                f"several threads or tasks {self.use} at once, which compiled code and activation checkpointing on a "
+                f"GPU cannot tell apart: {self.remedy}"
+            )
+        return mirrored
+
+    @contextmanager
+    def block(self, layers: list[Any], value: Tensor) -> Iterator[None]:
+        """Let these layers read this value."""
+        if torch.compiler.is_compiling():  # a block inside compiled code: it has the mirrors alone
+            before = [getattr(layer, self.attribute) for layer in layers]
+            for layer in layers:
+                object.__setattr__(layer, self.attribute, value)
+            try:
+                yield
+            finally:
+                for layer, earlier in zip(layers, before, strict=True):
+                    object.__setattr__(layer, self.attribute, earlier)
+            return
+        outer = self._blocks.get()
+        blocks = {layer: Block(value, outer.get(layer)) for layer in layers}
+        for layer, block in blocks.items():
+            with _lock:
+                self._open.setdefault(layer, []).append(block)
+                self._mirror(layer)
+        token = self._blocks.set({**outer, **blocks})
+        try:
+            yield
+        finally:
+            self._blocks.reset(token)
+            for layer, block in blocks.items():
+                with _lock:
+                    self._open[layer].remove(block)
+                    self._mirror(layer)
 
 
-def current_control(layer: Any) -> Tensor | None:
-    """The control that applies to this layer in the current context."""
-    if not torch.compiler.is_compiling():
-        block = _blocks.get().get(layer)
-        if block is not None:
-            return block.control
-        if current_backward() < 0:
-            return None
-    mirrored = getattr(layer, NAME)
-    if mirrored is AMBIGUOUS:
-        raise ValueError(
-            "several threads or tasks steer this layer by nc.control at once, which compiled code and activation "
-            "checkpointing on a GPU cannot tell apart: pass the control as an argument, layer(x, control=z)"
-        )
-    return mirrored
+NAME = "ambient_control"
+"""The attribute of a layer that mirrors its control."""
+_control = Ambient(NAME, "steer this layer by nc.control", "pass the control as an argument, layer(x, control=z)")
+current_control = _control.current
 
 
 @contextmanager
@@ -86,31 +129,8 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     for layer in layers:
         if z.dim() == 0 or z.shape[-1] != layer.control_dim:
             raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
-    if torch.compiler.is_compiling():  # a block inside compiled code: it has the mirrors alone
-        before = [getattr(layer, NAME) for layer in layers]
-        for layer in layers:
-            object.__setattr__(layer, NAME, z)
-        try:
-            yield
-        finally:
-            for layer, earlier in zip(layers, before, strict=True):
-                object.__setattr__(layer, NAME, earlier)
-        return
-    outer = _blocks.get()
-    blocks = {layer: Block(z, outer.get(layer)) for layer in layers}
-    for layer, block in blocks.items():
-        with _lock:
-            _open.setdefault(layer, []).append(block)
-            _mirror(layer)
-    token = _blocks.set({**outer, **blocks})
-    try:
+    with _control.block(layers, z):
         yield
-    finally:
-        _blocks.reset(token)
-        for layer, block in blocks.items():
-            with _lock:
-                _open[layer].remove(block)
-                _mirror(layer)
 
 
 def steered_layers(model: nn.Module) -> list[Any]:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import gc
 from collections.abc import Container
 from contextlib import suppress
+from typing import TypeVar
 
 from torch.optim import Optimizer
 
+Kind = TypeVar("Kind")
 
-def live_optimisers() -> list[Optimizer]:
-    """All optimisers. Python looks for them among all objects of the process: 0.05 s with transformers loaded.
 
-    Accelerate wraps an optimiser in a subclass that is never initialised as one and takes no hooks: only the optimiser
-    inside it counts.
-    """
-    kinds: list[type] = [Optimizer]
+def live_objects(base: type[Kind]) -> list[Kind]:
+    """All instances of a class. Python looks for them among all objects of the process: 0.05 s with transformers
+    loaded."""
+    kinds: list[type] = [base]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    found = [thing for thing in gc.get_referrers(*kinds) if issubclass(type(thing), Optimizer)]
-    return [optimiser for optimiser in found if "defaults" in vars(optimiser)]
+    return [thing for thing in gc.get_referrers(*kinds) if issubclass(type(thing), base)]
+
+
+def live_optimisers() -> list[Optimizer]:
+    """All optimisers. Accelerate wraps one in a subclass that is never initialised as one and takes no hooks: only the
+    optimiser inside it counts."""
+    return [optimiser for optimiser in live_objects(Optimizer) if "defaults" in vars(optimiser)]
 
 
 def held(optimiser: Optimizer, parameters: Container[int]) -> list[int]:

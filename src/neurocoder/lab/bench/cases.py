@@ -143,7 +143,7 @@ def paths() -> list[Case]:
 
 
 SMALL = program(6, 5, 1, hidden=8, residual=False)
-GROWING = nc.GrowingConfig(slots=1000, max_slots=1000)
+GROWING = nc.GrowingConfig(slots=1000, max_slots=1000, count="inputs", consolidation=30.0)
 
 
 def cpu_cases() -> list[Case]:

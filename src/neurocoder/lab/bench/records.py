@@ -39,7 +39,7 @@ def all_passed(record: Record) -> bool:
 
 def is_complete(record: Record, case: Case) -> bool:
     """Whether a record holds all that a case asks for, without a wrong result."""
-    defaults, new = json.loads(json.dumps([asdict(type(case.program)()), case.config()]))
+    defaults, new = json.loads(json.dumps([asdict(type(case.program).from_dict({})), case.config()]))
     old = {**record["case"], "program": defaults | record["case"]["program"]}  # the program may have newer settings
     groups = old.pop("groups")
     return all(group in groups for group in new.pop("groups")) and old == new and all_passed(record)

@@ -58,6 +58,8 @@ def build_growing(
         residual=False,
         max_similarity=size.max_similarity,
         sharpness=20.0 if view == "features" else 50.0,
+        count="inputs",
+        consolidation=30.0,
     )
     return Growing(inputs, outputs, heads, memory, view, size.key_dim)
 

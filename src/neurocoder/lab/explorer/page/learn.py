@@ -28,7 +28,9 @@ BATCH, EPOCHS, RATE = 16, 4, 0.01
 HIDDEN = 128
 """Units of the plain network's hidden layer."""
 STEPS = len(TASKS) * EPOCHS * 2 * TRAIN_EACH // BATCH
-GROWING = nc.GrowingConfig(slots=STEPS, max_slots=STEPS, rank=2, max_similarity=0.9, residual=False)
+GROWING = nc.GrowingConfig(
+    slots=STEPS, max_slots=STEPS, rank=2, max_similarity=0.9, residual=False, count="inputs", consolidation=30.0
+)
 """There is room for a slot at each step. The similarity was chosen on other training images."""
 
 
