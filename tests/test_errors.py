@@ -101,7 +101,7 @@ CONSTRUCTION = [
     (lambda: conv(groups=True), r"Conv2d: groups must be 1 .*, got True"),
     (lambda: conv(bias="yes"), r"Conv2d: bias must be True or False, got 'yes'"),
     (lambda: conv(dtype=torch.complex64), r"Conv2d: dtype must be a floating-point dtype, got torch\.complex64"),
-    (lambda: conv(padding_mode="mirror"), r"Conv2d: padding_mode must be one of .*'reflect'.*, got 'mirror'"),
+    (lambda: conv(padding_mode="mirror"), r"Conv2d: padding_mode must be 'zeros', 'reflect', .*, got 'mirror'"),
 ]
 
 CALLS = [

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ..distributed import is_sharded
 from ..layer.base import coded_layers
-from ..layer.checks import require_module, require_whole
+from ..layer.checks import require_choice, require_module, require_whole
 from .capacity import erase, require_resizable, restart_state, set_capacity
 from .config import USED
 from .freezing import FROZEN, FreezeWatch
@@ -309,8 +309,7 @@ def shrink(
     layers = growing_layers(model)
     if isinstance(below, bool) or not isinstance(below, int | float) or not below >= 0:
         raise ValueError(f"below must be a number >= 0, got {below!r}")
-    if not isinstance(merge, bool):
-        raise ValueError(f"merge must be True or False, got {merge!r}")
+    require_choice("merge", merge)
     if slots is not None:
         require_whole("slots", slots)
     if optimiser is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..ops.torch_private import current_backward
 from .active import ActiveProgram, Mixes
-from .checks import require_floating, require_plain, require_whole
+from .checks import require_choice, require_floating, require_plain, require_whole
 from .composed_weight import ComposedWeight
 from .config import Config
 from .control import current_control
@@ -86,8 +86,7 @@ class CodedLayer(nn.Module):
         if not isinstance(config, self.config_type):
             expected, got = self.config_type.__name__, type(config).__name__
             raise ValueError(f"{name}: {self.config_type.owner} must be a {expected}, got {got}")
-        if not isinstance(bias, bool):
-            raise ValueError(f"{name}: bias must be True or False, got {bias!r}")
+        require_choice(f"{name}: bias", bias)
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"{name}: dtype must be a floating-point dtype, got {dtype!r}")
         self.config, self.weight_shape = config, weight_shape

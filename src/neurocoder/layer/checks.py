@@ -52,6 +52,13 @@ def require_number(name: str, value: Any, *, positive: bool = False, signed: boo
     return number
 
 
+def require_choice(name: str, value: Any, among: tuple[bool | str, ...] = (True, False)) -> None:
+    """Require one of these values; 1 is not True."""
+    if not isinstance(value, bool | str) or value not in among:
+        *words, last = map(repr, among)
+        raise ValueError(f"{name} must be {', '.join(words)} or {last}, got {value!r}")
+
+
 def require_scalar(name: str, value: Any) -> None:
     """Require what a loss returns: a tensor of shape ()."""
     if not isinstance(value, Tensor) or value.dim():

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from .checks import require_number, whole
+from .checks import require_choice, require_number, whole
 
 
 def kind_of(config_type: type[Config]) -> str:
@@ -63,12 +63,9 @@ class Config:
             object.__setattr__(self, name, number)
 
     def _keep_choice(self, *names: str, among: tuple[bool | str, ...] = (True, False)) -> None:
-        """Require one of these values; 1 is not True."""
+        """Require one of these values."""
         for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, bool | str) or value not in among:
-                *words, last = map(repr, among)
-                raise ValueError(f"{self.owner}.{name} must be {', '.join(words)} or {last}, got {value!r}")
+            require_choice(f"{self.owner}.{name}", getattr(self, name), among)
 
     def _keep_number(self, name: str, **bounds: bool) -> None:
         """Require a finite number within the bounds of `require_number` and keep it as a Python float."""

@@ -13,10 +13,8 @@ from torch.nn import functional as tnf
 
 from .active import ActiveProgram
 from .base import CodedLayer
-from .checks import require_floating, require_whole, whole
+from .checks import require_choice, require_floating, require_whole, whole
 from .config import Config
-
-_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class CodedConv(CodedLayer):
@@ -63,8 +61,7 @@ class CodedConv(CodedLayer):
         self.out_channels = require_whole(f"{name}: out_channels", out_channels)
         if whole(groups) != 1:
             raise ValueError(f"{name}: groups must be 1 (a program spans all channels), got {groups!r}")
-        if padding_mode not in _PADDING_MODES:
-            raise ValueError(f"{name}: padding_mode must be one of {_PADDING_MODES}, got {padding_mode!r}")
+        require_choice(f"{name}: padding_mode", padding_mode, ("zeros", "reflect", "replicate", "circular"))
         self.kernel_size = self._sizes("kernel_size", kernel_size, 1)
         self.stride = self._sizes("stride", stride, 1)
         self.dilation = self._sizes("dilation", dilation, 1)

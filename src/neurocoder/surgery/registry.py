@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..layer.base import CodedLayer
+from ..layer.checks import require_choice
 from ..layer.config import Config, kind_of, may_mean
 from ..layer.linear import CodedLinear
 from .targets import described
@@ -76,8 +77,7 @@ def register(plain_type: type[nn.Module], coded_type: type[CodedLayer], *, trans
         raise ValueError(
             f"coded_type must have a config_type that is a subclass of neurocoder.Config, got {config_type!r}"
         )
-    if not isinstance(transposed, bool):
-        raise ValueError(f"transposed must be True or False, got {transposed!r}")
+    require_choice("transposed", transposed)
     if transposed and not issubclass(coded_type, CodedLinear):
         raise ValueError(f"coded_type must be a subclass of neurocoder.CodedLinear if transposed, got {coded_type!r}")
     _registry[plain_type, config_type] = LayerSpec(coded_type, transposed)
