@@ -23,6 +23,8 @@ from .tasks import TASKS
 
 MARGIN, ERRORS = 1.05, 2.0
 """Worse: the mean is larger by more than 5% and by more than two standard errors of the difference."""
+TWICE, SHARE = 2, 0.03
+"""Core layers are asked to be worse in at most so many times the cells of chance, or in this share of all."""
 FAR = 1.5
 """Far worse: the mean is larger by half."""
 LEAST = 1e-3
@@ -112,10 +114,23 @@ def sections(records: Sequence[Record]) -> list[Section]:
         f"network's validation error is at most {TOLERANCE:.0%} of the way, in logarithms, from its best to that of no "
         "training."
     ]
+    if {"core", "noise"} <= against.keys():
+        text.append(asked(against["core"], against["noise"]))
     draw = Plot(
         "ratios", "Test error over the plain network's, in every cell; a line a kind.", partial(figure, against)
     )
     return [Section("Beside the plain network", text, tables, [draw])]
+
+
+def asked(core: Sequence[Comparison], noise: Sequence[Comparison]) -> str:
+    """Whether core layers are worse as seldom as they were to be."""
+    found, chance = (sum(comparison.worse for comparison in compared) for compared in (core, noise))
+    allowed = max(TWICE * chance, math.floor(SHARE * len(core)))
+    return (
+        f"Core layers were to be worse in at most {TWICE} times as many cells as the plain network with other seeds "
+        f"({chance}), or in {SHARE:.0%} of all: {allowed} of {len(core)}. They are in {found}: "
+        f"{'as asked' if found <= allowed else 'more than asked'}."
+    )
 
 
 def totals(
