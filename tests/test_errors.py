@@ -60,6 +60,7 @@ CONFIGS = [
     (lambda: P(sharpness=0), r"program\.sharpness must be a finite number > 0, got 0"),
     (lambda: P(sharpness=float("inf")), r"program\.sharpness must be a finite number > 0, got inf"),
     (lambda: P(residual="gated"), r"program\.residual must be True, False or 'plain', got 'gated'"),
+    (lambda: P(normalise=1), r"program\.normalise must be True or False, got 1"),
     (lambda: P(residual=1), r"program\.residual must be True, False or 'plain', got 1"),
     (lambda: P.from_dict({"kind": "HyperConfig"}), r"program\.kind must be 'ProgramConfig', got 'HyperConfig'"),
     (lambda: P.from_dict({"slot": 3}), r"ProgramConfig has no field 'slot'"),

@@ -20,6 +20,7 @@ SIZES = {
     "one component": ({"steps": 1, "heads": 1}, (7, 3), (5,)),
     "key of one": ({"key_dim": 1}, (7, 3), (5,)),
     "sharp": ({"sharpness": 10.0}, (7, 3), (5,)),
+    "normalised": ({"normalise": True}, (7, 3), (5,)),
     "no leading dimension": ({}, (7, 3), ()),
     "three leading dimensions": ({}, (7, 3), (2, 1, 3)),
     "empty batch": ({}, (7, 3), (0,)),
@@ -103,6 +104,20 @@ def test_a_compiled_model_runs_by_the_reference_too(monkeypatch):
     assert len(composed) == 2
     torch.testing.assert_close(compiled(x), expected)
     assert len(composed) == 2
+
+
+def test_a_normalised_layer_composes_the_same_programs_at_any_scale():
+    layer = randomised(nc.Linear(7, 3, program=small(normalise=True)))
+    x = torch.randn(5, 7)
+    expected = layer.programs(x)
+    for scale in (1e-3, 255):
+        for found, wanted in zip(layer.programs(scale * x), expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(layer.materialize(scale * x), layer.materialize(x), rtol=1e-4, atol=1e-5)
+    assert layer(torch.zeros(2, 7)).isfinite().all()
+    conv = randomised(nc.Conv2d(2, 3, 3, program=small(normalise=True), bias=False))
+    image = torch.randn(4, 2, 6, 6)
+    torch.testing.assert_close(conv(100 * image), 100 * conv(image), rtol=1e-4, atol=1e-2)
 
 
 def test_one_control_serves_a_whole_sequence():

@@ -29,7 +29,7 @@ def regression():
     return Task("", lambda n, g: (x, y), 30, (17,), "tanh"), Data(x[:30], y[:30], x[30:], y[30:])
 
 
-@pytest.mark.parametrize("contender", ["plain", "core", "gate", "paper"])
+@pytest.mark.parametrize("contender", ["plain", "core", "gate", "paper", "normalised"])
 def test_a_stack_learns_what_each_of_its_networks_learns_alone(contender):
     task, data = regression()
     torch.manual_seed(0)
@@ -94,7 +94,7 @@ def test_every_task_has_data_and_networks_of_the_sizes_compared():
 def test_contenders_start_as_the_plain_network_does():
     data = load("clusters", validation=False)
     outputs = []
-    for contender in ("plain", "noise", "core", "gate", "paper"):
+    for contender in ("plain", "noise", "core", "gate", "paper", "normalised"):
         torch.manual_seed(1)
         outputs.append(models.build(contender, TASKS["clusters"], data)(data.x[:9]))
     for found in outputs[1:]:

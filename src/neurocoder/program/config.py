@@ -77,6 +77,8 @@ class ProgramConfig(Config):
     """True: W = P + sigmoid(f(x)) sigma_r R, as in the paper; False: W = P; "plain": W = P + R, our extension."""
     sharpness: float = 1.0
     """beta: factor on the cosine in the content attention; 1 in the paper."""
+    normalise: bool = False
+    """The controller reads z over its root mean square, so that inputs of any scale steer alike; not in the paper."""
     start: Start = Start()
     """Starting values."""
 
@@ -94,6 +96,7 @@ class ProgramConfig(Config):
         self._keep_number("orthogonality")
         self._keep_number("sharpness", positive=True)
         self._keep_choice("residual", among=(True, False, "plain"))
+        self._keep_choice("normalise")
 
     @property
     def components(self) -> int:

@@ -17,6 +17,7 @@ from .controller import ProgramController
 from .dispatch import choose, compose
 from .memory import ProgramMemory
 from .orthogonality import orthogonal_losses
+from .reference import EPSILON
 from .start import constant_program, start
 from .tensors import IN_CONTROLLER, IN_MEMORY, CallSpec, ProgramTensors
 
@@ -121,7 +122,15 @@ class ProgramLayer(CodedLayer):
         return memory.customised or controller.customised or has_hooks(memory) or has_hooks(controller)
 
     def compose(self, rows: Tensor, spec: CallSpec | None = None) -> ActiveProgram:
-        return compose(choose(self, rows) if spec is None else spec, self, rows)
+        return compose(choose(self, rows) if spec is None else spec, self, self.read(rows))
+
+    def read(self, rows: Tensor) -> Tensor:
+        """What the controller reads of controls (N, control width)."""
+        if not self.config.normalise:
+            return rows
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        square = rows.square().mean(-1, keepdim=True, dtype=wide)
+        return (rows * torch.rsqrt(square + EPSILON)).to(rows.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """As in any module, but programs that were kept in another dtype than R stay so; and without the residual that
@@ -149,7 +158,7 @@ class ProgramLayer(CodedLayer):
         """How the programs of these inputs are composed; leading dimensions are the control's (or the input's)."""
         rows, leading = self.rows(x, self.resolve_control(control))
         slots = self.memory()
-        attention, gate = self.controller(rows, slots.keys)
+        attention, gate = self.controller(self.read(rows), slots.keys)
         u, v, s = attention.weight.flatten(2, 3)
 
         def lead(tensor: Tensor) -> Tensor:
@@ -195,6 +204,7 @@ class ProgramLayer(CodedLayer):
     def describe(self) -> str:
         c = self.config
         control = "" if self.control_dim is None else f", control_dim={self.control_dim}"
+        control += ", normalise=True" if c.normalise else ""
         start = "".join(f", start.{name}={value}" for name, value in c.start.changes().items())
         return (
             f"bias={self.bias is not None}, P={c.slots}, K={c.key_dim}, J={c.steps}, H={c.heads}, l_I={c.least_used}, "

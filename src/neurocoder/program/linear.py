@@ -46,7 +46,7 @@ class Linear(CodedLinear, ProgramLayer):
         super().__init__(in_features, out_features, bias, program, control_dim=control_dim, device=device, dtype=dtype)
 
     def outputs(self, x: Tensor, rows: Tensor, leading: torch.Size) -> Tensor:
-        spec = choose(self, rows, fused=self.control_dim is None)
+        spec = choose(self, rows, fused=self.control_dim is None and not self.config.normalise)
         if spec.fused:
             y: Tensor = run(spec, self, rows)
             return y

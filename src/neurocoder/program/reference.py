@@ -15,6 +15,9 @@ from torch.nn import functional as tnf
 
 from .config import ProgramConfig
 
+EPSILON = 1e-12
+"""Added to the mean square of a control that is normalised."""
+
 
 class Trace(NamedTuple):
     """Everything composed for one input.
@@ -104,6 +107,8 @@ def compose(parameters: Mapping[str, Tensor], program: ProgramConfig, z: Tensor)
         for kind, memory in zip("uvs", memories, strict=True)
     ]
     w_ih, w_hh, bias = p["controller.input_weight"], p.get("controller.recurrent_weight"), p["controller.input_bias"]
+    if program.normalise:
+        z = z / torch.sqrt((z * z).mean() + EPSILON)
     h = z.new_zeros(program.hidden)
     cell = z.new_zeros(program.hidden)
     used: dict[tuple[int, int], list[Tensor]] = {}

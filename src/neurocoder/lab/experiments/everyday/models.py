@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -20,6 +21,7 @@ CONTENDERS: Mapping[str, str] = {
     "gate": "the bounded gate alone",
     "wide": "plain, with core's parameters",
     "paper": "the paper's layer",
+    "normalised": "the same, its control normalised",
 }
 """Names in variants, and in tables."""
 PROGRAM = nc.ProgramConfig(slots=10, key_dim=2, steps=5, heads=1, least_used=2, hidden=8)
@@ -84,8 +86,8 @@ def build(contender: str, task: Task, data: Data) -> nn.Module:
     model = network(sizes(task, data), task.activation)
     if contender == "core":
         nc.recode(model, "*", nc.CoreConfig())
-    elif contender == "paper":
-        nc.recode(model, "*", PROGRAM)
+    elif contender in ("paper", "normalised"):
+        nc.recode(model, "*", replace(PROGRAM, normalise=contender == "normalised"))
     elif contender == "gate":
         for index, layer in enumerate(model):
             if isinstance(layer, nn.Linear) and layer.out_features >= GATED:

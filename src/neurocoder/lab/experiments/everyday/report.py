@@ -175,7 +175,7 @@ def by_task(against: Mapping[str, Sequence[Comparison]]) -> Iterator[dict[str, s
 
 def worst(against: Mapping[str, Sequence[Comparison]]) -> Iterator[dict[str, str]]:
     """The worst cells of each kind that steers itself."""
-    for name in ("core", "paper", "gate"):
+    for name in ("core", "paper", "normalised", "gate"):
         for c in [c for c in against.get(name, []) if c.worse][:WORST]:
             yield {
                 "layers": CONTENDERS[name],
