@@ -38,6 +38,10 @@ class BlendedLinear(ConditionalLinear):
     bank: nn.Parameter
     """W (E, d_out, d_in)"""
 
+    @property
+    def prototype(self) -> Tensor:
+        return self.bank  # a replica of DataParallel has no parameters()
+
     def start_bank(self) -> None:
         """Start from independent weights, scaled up so that their blend has the variance of a plain layer's weight.
 

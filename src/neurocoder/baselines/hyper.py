@@ -60,6 +60,10 @@ class HyperLinear(ConditionalLinear):
     ) -> None:
         super().__init__(in_features, out_features, bias, hyper, **options)
 
+    @property
+    def prototype(self) -> Tensor:
+        return self.base  # a replica of DataParallel has no parameters()
+
     def build(self, options: dict[str, Any]) -> None:
         hidden = self.config.hidden
         self.base = nn.Parameter(torch.empty(self.weight_shape, **options))
