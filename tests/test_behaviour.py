@@ -94,7 +94,7 @@ def test_compile_with_inductor(rows):
     assert_same_gradients({n: p.grad for n, p in layer.named_parameters()}, expected)
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_export_with_a_dynamic_batch(build, strict):
     layer, x = build().eval(), build.batch()
     batch = torch.export.Dim("batch", min=1)
