@@ -34,6 +34,9 @@ PIPE_WIDTH = 200
 Group = tuple[str, Experiment, str, list[Record]]
 """An experiment as the user named it, itself, a preset, and its records."""
 
+TITLES = {"results": "Results", "selection": "How settings were chosen, on validation data"}
+"""Of an index, by the name of its folder."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -226,10 +229,8 @@ def save(chapters: Sequence[Chapter], head: dict[str, str], target: Path, verdic
     parts = {page.parent / part for page, shown in texts.items() for part in markdown.parts(shown)}
     links = {page.relative_to(target): shown.partition("\n")[0] for page, shown in texts.items() if page not in parts}
     links.pop(Path("README.md"), None)
-    write(
-        target / "README.md",
-        markdown.index("Results" if target.name == "results" else f"Results: {target.name}", links, verdicts),
-    )
+    title = TITLES.get(target.name, f"Results: {target.name}")
+    write(target / "README.md", markdown.index(title, links, verdicts))
     write(target / "report.html", html.page(chapters, head))
 
 
