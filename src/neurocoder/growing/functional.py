@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from ..ops.backend import is_traced, is_transformed, prefers_triton
+from ..ops.backend import is_exporting, is_traced, is_transformed, prefers_triton
 
 MAX_SLOTS, MAX_RANK, MAX_TOP_K = 8192, 16, 16
 """Limits of the kernels."""
@@ -40,12 +40,17 @@ def blended(bank: Tensor, reading: Reading) -> Tensor:
 
 
 def has_kernel(z: Tensor, bank: Tensor, top_k: int) -> bool:
-    """Whether the Triton kernels serve controls z (N, d_z) and slots (P, r, d) like these: on a GPU, in eager mode, up
-    to sizes that fit a block."""
+    """Whether the Triton kernels serve controls z (N, d_z) and slots (P, r, d) like these: on a GPU, also in compiled
+    code, up to sizes that fit a block. What is exported has torch operations alone."""
     capacity, rank, _ = bank.shape
     is_small = capacity <= MAX_SLOTS and rank <= MAX_RANK and top_k <= MAX_TOP_K
     serves = is_small and torch.float64 not in (z.dtype, bank.dtype) and prefers_triton(bank)
-    return serves and not (is_traced() or is_transformed() or bank.is_meta)
+    return serves and not (is_exporting() or is_transformed() or bank.is_meta)
+
+
+def uses_operators() -> bool:
+    """Whether the kernels run as operators, in compiled code, rather than by themselves."""
+    return is_traced()
 
 
 def kernel_dtype(reading: Reading, x: Tensor, U: Tensor) -> torch.dtype | None:

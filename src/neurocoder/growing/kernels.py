@@ -20,7 +20,7 @@ from torch.nn.functional import linear
 
 from ..ops.autograd import cast, refuse_second_derivatives
 from ..ops.launch import SideStream, cdiv, on_device_of, power_of_two, precision
-from .config import SHORTEST, GrowingConfig
+from .config import SHORTEST
 from .notes import BackwardStats
 from .triton_slots import by_input_kernel, by_slot_kernel, centred_kernel, nearest_kernel
 
@@ -43,24 +43,25 @@ def centred(rows: Tensor) -> tuple[Tensor, Tensor]:
     return z, length
 
 
-def nearest(product: Tensor, length: Tensor, written: Tensor, config: GrowingConfig) -> tuple[Tensor, Tensor, Tensor]:
+def nearest(
+    product: Tensor, length: Tensor, written: Tensor, k: int, sharpness: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """The `top_k` nearest of the first `written` () slots: slots, share and similarity, each (N, k).
 
     Args:
         product: k_i . z of each control and key (N, P), float32.
         length: ||z|| (N,).
         written: (), whole.
-        config: `top_k` and `sharpness`.
+        k: `top_k`.
+        sharpness: beta.
     """
-    (count, capacity), k = product.shape, config.top_k
+    count, capacity = product.shape
     slots = torch.empty(count, k, device=product.device, dtype=torch.int64)
     share, similarity = product.new_empty(count, k), product.new_empty(count, k)
     if count:
         blocks: dict[str, Any] = {"P": capacity, "K": k, "PP": power_of_two(capacity), "KK": power_of_two(k)}
         with on_device_of(product):
-            nearest_kernel[count,](
-                *(product, length, written, slots, share, similarity, config.sharpness, SHORTEST), **blocks
-            )
+            nearest_kernel[count,](*(product, length, written, slots, share, similarity, sharpness, SHORTEST), **blocks)
     return slots, share, similarity
 
 

@@ -15,7 +15,7 @@ from ..layer.base import CodedLayer
 from ..ops.torch_private import is_exporting, is_transformed
 from .capacity import set_capacity
 from .config import GrowingConfig
-from .functional import Reading, blended, has_kernel
+from .functional import Reading, blended, has_kernel, uses_operators
 from .mask import kept
 from .memory import GrowingMemory
 from .notes import BackwardStats, attach_stats
@@ -119,7 +119,7 @@ class GrowingLayer(CodedLayer):
         z, length = rows.detach(), None
         uses_kernels = has_kernel(z, self.memory.U, self.config.top_k)
         if self.control_dim is None:
-            if uses_kernels:
+            if uses_kernels and not uses_operators():
                 from .kernels import centred
 
                 z, length = centred(z)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..layer.linear import CodedLinear
 from .config import GrowingConfig
-from .functional import kernel_dtype
+from .functional import Reading, kernel_dtype, uses_operators
 from .layer import GrowingLayer
+from .notes import attach_stats
 
 
 class GrowingLinear(CodedLinear, GrowingLayer):
@@ -52,8 +54,21 @@ class GrowingLinear(CodedLinear, GrowingLayer):
         dtype = kernel_dtype(reading, grouped, memory.U)
         if dtype is None:
             return self.execute(grouped, self.active(reading, z, leading))
+        if uses_operators():
+            return self._traced(grouped.squeeze(1), reading, z, leading, dtype)
         from .kernels import Execution
 
         slots = memory.U, memory.V, self.R, self.bias, reading.slots, reading.share
         y: Tensor = Execution.apply(grouped.squeeze(1), *slots, dtype, self.make_stats(reading, z, leading))
         return y
+
+    def _traced(self, x: Tensor, reading: Reading, z: Tensor, leading: torch.Size, dtype: torch.dtype) -> Tensor:
+        """The outputs for x (N, in_features) in compiled code: the kernels as an operator, the rest by torch."""
+        from .operators import run_slots
+
+        y = run_slots(x, self.memory.U, self.memory.V, reading.slots, reading.share, dtype)[0]
+        if self.R is not None:
+            y = y + linear(x, self.R, self.bias)
+        elif self.bias is not None:
+            y = y + self.bias.to(y.dtype)
+        return attach_stats(y, self.make_stats(reading, z, leading))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import SHORTEST, GrowingConfig
-from .functional import Reading
+from .functional import Reading, uses_operators
 from .guard import StepGuard
 from .notes import BackwardStats, Notes, candidates
 
@@ -111,8 +111,12 @@ class GrowingMemory(nn.Module):
             product = z @ self.keys.to(dtype).mT
             if uses_kernels:
                 from .kernels import nearest
+                from .operators import nearest_slots
 
-                return Reading(*nearest(product, length, self.written, self.config), length, uses_kernels)
+                search = nearest_slots if uses_operators() else nearest
+                config = self.config
+                slots, share, similarity = search(product, length, self.written, config.top_k, config.sharpness)
+                return Reading(slots, share, similarity, length, uses_kernels)
             is_free = torch.arange(self.capacity, device=z.device) >= self.written
             cosine = product / length.clamp(min=SHORTEST).unsqueeze(-1)
             similarity, slots = cosine.masked_fill(is_free, _ABSENT).topk(self.config.top_k, dim=-1)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...ops.autograd import cast, refuse_second_derivatives
 from ...ops.launch import on_device_of
+from ...ops.operators import library, operator
 from ...ops.torch_private import BelowAutograd
 from ..config import ProgramConfig
 from ..tensors import NONE, CallSpec, ProgramTensors
@@ -22,8 +23,6 @@ from .autograd import Saved, backward, forward
 from .gpu import State, state_shapes
 from .sizes import sizes_of
 
-_library = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
-"""Named after the package, so that two versions can be loaded side by side."""
 _RESIDUALS: tuple[Any, ...] = (False, True, "plain")
 _SIZES = ("slots", "key_dim", "steps", "heads", "least_used", "hidden")
 
@@ -63,15 +62,7 @@ def _kept(spec: CallSpec, given: ProgramTensors) -> list[str]:
     return names
 
 
-def _operator(function: Any) -> Any:
-    """`torch.library.custom_op` without its checks at each call, which take as long as the layer; tests make them."""
-    name = function.__name__
-    _library.define(name + torch.library.infer_schema(function, mutates_args=()))
-    _library.impl(name, function, "CompositeExplicitAutograd")
-    return getattr(getattr(torch.ops, _library.ns), name).default
-
-
-@_operator
+@operator
 def run(
     x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: torch.dtype, numbers: list[int]
 ) -> list[Tensor]:
@@ -86,7 +77,7 @@ def run(
     return made
 
 
-@torch.library.register_fake(f"{_library.ns}::run", lib=_library)
+@torch.library.register_fake(f"{library.ns}::run", lib=library)
 def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dtype: Any, numbers: Any) -> list[Tensor]:
     given, spec = _scatter_present(tensors, present), _spec(sharpness, dtype, *numbers)
     program, sizes, (count, inputs) = spec.program, sizes_of(spec.program, spec.fused), x.shape
@@ -118,7 +109,7 @@ def _(x: Tensor, tensors: list[Tensor], present: list[int], sharpness: float, dt
     return [*outputs, *made, *(state if spec.fused else state[2:])]
 
 
-@_operator
+@operator
 def run_backward(
     grads: list[Tensor],
     made: list[Tensor],
@@ -157,7 +148,7 @@ def _is_part(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
-@torch.library.register_fake(f"{_library.ns}::run_backward", lib=_library)
+@torch.library.register_fake(f"{library.ns}::run_backward", lib=library)
 def _(grads: Any, made: Any, wants: list[bool], x: Tensor, tensors: list[Tensor], *settings: Any) -> list[Tensor]:
     alone = [ProgramTensors._fields[place] in ("R", "bias") for place in settings[0]]
     composition = any(wanted for wanted, own in zip(wants[1:], alone, strict=True) if not own)
@@ -185,7 +176,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     return grad_x, of_tensors, *[None] * len(ctx.settings)
 
 
-torch.library.register_autograd(f"{_library.ns}::run", _backward, setup_context=_setup, lib=_library)
+torch.library.register_autograd(f"{library.ns}::run", _backward, setup_context=_setup, lib=library)
 
 
 def run_operator(spec: CallSpec, x: Tensor, tensors: ProgramTensors) -> Any:
