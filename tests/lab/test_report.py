@@ -57,6 +57,7 @@ def test_differences_pair_by_seed():
         (Estimate([-0.001, 0.001], 1), "0.0 ± 0.0 (0.0 to 0.0, n=2)"),
         (Estimate([2, 4, 12], 1), "6.0 ± 5.3 (-7.1 to 19.1, n=3)"),
         (Estimate([2, 4, 12], 1, lowest=0), "6.0 ± 5.3 (0.0 to 19.1, n=3)"),
+        (Estimate([88, 96, 98], 1, highest=100), "94.0 ± 5.3 (80.9 to 100.0, n=3)"),
         (Estimate([5.0, float("nan")]), "not finite (1 of n=2)"),
         (PairedDifference([1.0, 2.0, 3.0], 1), "+2.0 ± 1.0 (-0.5 to +4.5, n=3)"),
     ],

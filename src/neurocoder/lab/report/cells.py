@@ -11,9 +11,9 @@ from .statistics import summary
 
 BLANK = "–"
 LEGEND = (
-    "Ours: mean ± standard deviation over n seeds (95% t-interval of the mean, n); the interval of an error is cut off "
-    "at 0, since no error is negative. Differences are paired by seed; bold: the 95% interval excludes zero. –: not "
-    "measured or not stated."
+    "Ours: mean ± standard deviation over n seeds (95% t-interval of the mean, n); an interval ends where the quantity "
+    "does, an error at 0 and an accuracy at 100%. Differences are paired by seed; bold: the 95% interval excludes "
+    "zero. –: not measured or not stated."
 )
 
 
@@ -24,7 +24,7 @@ def ours(cell: Estimate) -> tuple[str, str]:
         return "not finite", f"({broken} of n={len(cell.values)})"
     if not cell.values:
         return BLANK, ""
-    found, sign = summary(cell.values, cell.lowest), "+" if isinstance(cell, PairedDifference) else ""
+    found, sign = summary(cell.values, cell.lowest, cell.highest), "+" if isinstance(cell, PairedDifference) else ""
 
     def number(value: float, sign: str = sign) -> str:
         return f"{value:{sign}z,.{cell.digits}f}"

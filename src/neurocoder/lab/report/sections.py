@@ -20,6 +20,8 @@ class Estimate:
     """Decimals to print."""
     lowest: float = -math.inf
     """The least that the quantity can be, such as 0 for an error: the interval is cut off there."""
+    highest: float = math.inf
+    """The most that it can be, such as 100 percent."""
 
 
 class PairedDifference(Estimate):

@@ -23,14 +23,14 @@ class Summary(NamedTuple):
     """95% interval of the mean, by Student's t."""
 
 
-def summary(values: Sequence[float], lowest: float = -math.inf) -> Summary:
-    """Summary of one finite value per seed; needs at least one. The interval is cut off at `lowest`."""
+def summary(values: Sequence[float], lowest: float = -math.inf, highest: float = math.inf) -> Summary:
+    """Summary of one finite value per seed; needs at least one. The interval is cut off at `lowest` and `highest`."""
     n, mean = len(values), fmean(values)
     if n == 1:
         return Summary(n, mean, None, None)
     std = stdev(values, mean)
     half = float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n)
-    return Summary(n, mean, std, (max(mean - half, lowest), mean + half))
+    return Summary(n, mean, std, (max(mean - half, lowest), min(mean + half, highest)))
 
 
 def metric_by_seed(records: Iterable[Record], metric: str) -> dict[int, float]:

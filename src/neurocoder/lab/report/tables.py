@@ -25,11 +25,16 @@ def table(title: str, rows: Iterable[Row], caption: str = "") -> Table:
 
 
 def estimate(
-    runs: Sequence[Record], metric: str, digits: int = 2, scale: float = 1, lowest: float = -math.inf
+    runs: Sequence[Record],
+    metric: str,
+    digits: int = 2,
+    scale: float = 1,
+    lowest: float = -math.inf,
+    highest: float = math.inf,
 ) -> Estimate | None:
-    """A metric of runs times a factor; None if there is no run with it. `lowest` as in `Estimate`."""
+    """A metric of runs times a factor; None if there is no run with it. `lowest` and `highest` as in `Estimate`."""
     values = [scale * value for value in metric_by_seed(runs, metric).values()]
-    return Estimate(values, digits, lowest) if values else None
+    return Estimate(values, digits, lowest, highest) if values else None
 
 
 def paired(

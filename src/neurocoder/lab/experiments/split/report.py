@@ -134,9 +134,12 @@ def accuracy_table(records: Sequence[Record], stated: Mapping[str, Any]) -> Tabl
         rows.append(
             {
                 "method": method,
-                **{model: estimate(own[model], "average_accuracy") for model in sorted(models, key=is_baseline)},
                 **{
-                    f"1-NN over the keys of {model}": estimate(own[model], "nearest_key")
+                    model: estimate(own[model], "average_accuracy", highest=100)
+                    for model in sorted(models, key=is_baseline)
+                },
+                **{
+                    f"1-NN over the keys of {model}": estimate(own[model], "nearest_key", highest=100)
                     for model in models
                     if grows(model)
                 },
@@ -159,7 +162,7 @@ def detail_table(records: Sequence[Record]) -> Table:
         {
             "method": variant.method,
             "model": variant.model,
-            **{heading: estimate(runs, metric) for heading, metric in DETAILS.items()},
+            **{heading: estimate(runs, metric, lowest=-100, highest=100) for heading, metric in DETAILS.items()},
             "coefficient": runs[0].observations["coefficient"],
         }
         for variant, runs in by_variant(records).items()
@@ -180,8 +183,11 @@ def erased_table(records: Sequence[Record]) -> list[Table]:
                     "method": variant.method,
                     "model": variant.model,
                     "erased slots are": way,
-                    "all slots": estimate(measured, "average_accuracy"),
-                    **{f"{share:.0%}": Estimate([*values]) for share, values in zip(KEPT, left, strict=True)},
+                    "all slots": estimate(measured, "average_accuracy", highest=100),
+                    **{
+                        f"{share:.0%}": Estimate([*values], highest=100)
+                        for share, values in zip(KEPT, left, strict=True)
+                    },
                 }
             )
     caption = "The least visited slots are erased after the last task: merged into the nearest that stays, or dropped."
