@@ -110,6 +110,10 @@ groups() {
     for seeds in 0-2 3-4; do
         group gpu 25 "text-kinds-$seeds" . 7 "$seeds" tasks 'text-{{core,core-shift,shift,unsteered}-6-{5,10,50},diagonal-6-10,own-1-{5,10,50}}' --preset best
     done
+    # Twenty small tasks on the cores: what the CPU's records lack
+    local small=mnist-300,mnist-2000,mnist-raw,mnist-noisy,autoencoder,picture,friedman,impedance,few-linear,heavy-tails
+    small+=,clusters,imbalanced,spirals,chessboard,rules,sums,languages,next-byte,series,pendulum
+    group gpu 8 everyday . 7 0-4 everyday "{$small}-{plain,noise,core,gate,wide,paper,normalised}" --preset best --device cpu
     # More seeds of the rewards as they are, worth it where seed 0 differs
     for game in seaquest mspacman frostbite; do
         for seed in 1 2; do
