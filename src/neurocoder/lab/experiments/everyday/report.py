@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from ...records.record import Record
 from ...report import style
@@ -193,6 +194,7 @@ def figure(against: Mapping[str, Sequence[Comparison]]) -> Figure:
     colours = {
         "core": style.BLUE,
         "paper": style.GREEN,
+        "normalised": style.PURPLE,
         "gate": style.SKY,
         "wide": style.VERMILION,
         "noise": style.BLACK,
@@ -205,6 +207,9 @@ def figure(against: Mapping[str, Sequence[Comparison]]) -> Figure:
     for panel in (axis, near):
         panel.axhline(1, color="0.7", linewidth=0.8, zorder=0)
         panel.set(yscale="log", xlabel="cells, sorted, %", ylabel="error / plain")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
     near.set_ylim(0.7, 1.5)
     ticks = [0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5]
     near.set_yticks(ticks, [f"{tick:g}" for tick in ticks])

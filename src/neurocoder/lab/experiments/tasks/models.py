@@ -50,14 +50,14 @@ CONTENDERS: Mapping[str, tuple[str, Build]] = {
     "mixture": ("mixture of experts", everywhere(Mixture)),
     "diagonal": ("diagonal core", everywhere(core, slots=DIAGONAL_SLOTS, diagonal=True)),
     "softmax": ("softmax core", everywhere(core, softmax=True)),
-    "attention": ("attention programs", everywhere(attention, slots=6, heads=2, hidden=4)),
     "basis": ("basis mixing (mNIF)", everywhere(layers.Basis, members=6)),
     "patterns": ("Instance Pattern Composers", at(1, layers.Pattern)),
     "concatenated": ("concatenated latent", at(0, layers.Shift)),
     "unsteered": ("unsteered", everywhere(layers.Unsteered)),
     "own": ("a network a task", everywhere(layers.Unsteered)),
+    "attention": ("attention programs", everywhere(attention, slots=6, heads=2, hidden=4)),
 }
-"""Title and layer by the name in variants. `own` has as many parameters for each task as the others have in all."""
+"""Title and layer by the name in variants; the slowest is last. `own` has as many parameters for each task as the others have in all."""
 
 
 class TaskNetwork(nn.Module):
