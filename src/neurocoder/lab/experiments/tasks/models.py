@@ -57,8 +57,8 @@ CONTENDERS: Mapping[str, tuple[str, Build]] = {
     "own": ("a network a task", everywhere(layers.Unsteered)),
     "attention": ("attention programs", everywhere(attention, slots=6, heads=2, hidden=4)),
 }
-"""Title and layer by the name in variants; the slowest is last. `own` has as many parameters for each task as the others
-have in all."""
+"""Title and layer by the name in variants; the slowest is last. `own` has as many parameters for each task as others in
+all."""
 
 
 class TaskNetwork(nn.Module):
