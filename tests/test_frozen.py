@@ -83,3 +83,21 @@ def test_gradient_of_the_orthogonal_loss_does_not_vanish_near_orthonormal_slots(
     for slots in (layer.memory.U, layer.memory.V):
         assert float(slots.grad.norm()) == pytest.approx(2 * weight, rel=1e-2)
     assert nc.orthogonal_loss(layer).item() == pytest.approx(0, abs=1e-4)
+
+
+def test_diagnose_says_where_the_orthogonal_loss_outweighs_the_task_on_a_frozen_base():
+    """A base that already does nearly what is asked leaves small gradients; `a * L_o` pulls as ever."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(64, 8)
+    goal = model(x).detach() + 0.01 * torch.randn(64, 4)
+    model.requires_grad_(False)
+
+    def told(weight):
+        nc.recode(model, "2", nc.ProgramConfig(slots=4, steps=1, heads=4, orthogonality=weight))
+        found = nc.diagnose(model, x, loss=lambda output: (output - goal).square().mean())["2"]
+        nc.restore(model)
+        return found
+
+    assert told(0.1).auxiliary > 0.9
+    assert "lower that loss's weight" in told(0.1).advice
+    assert told(1e-5).auxiliary < 0.5
