@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[4, 16, 64, 256])
     parser.add_argument("--layers", nargs="*", default=["default", "inputs:30"], help="default, or count:consolidation")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--jitter", type=float, default=0.0, help="length of what is added to each code, at random")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="growing layer")
@@ -106,7 +107,7 @@ def main() -> None:
     for name, make in layers(options.layers):
         for batch in options.batches:
             shared = batch, options.steps, options.jitter
-            tried = {rate: run(make, rate, *shared, OTHER) for rate in RATES}
+            tried = {rate: run(make, rate, *shared, OTHER) for rate in options.rates}
             best = {rate: fmean(just if name == "plain" else just + end) for rate, (just, end) in tried.items()}
             rate = min(best, key=best.__getitem__)
             found = [run(make, rate, *shared, seed) for seed in range(options.seeds)]
