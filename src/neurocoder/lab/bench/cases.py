@@ -31,7 +31,7 @@ MIXTURE = nc.MixtureConfig(experts=10, active=2)
 STORED = nc.StoredProgramConfig(programs=10)
 CONTROL = 8
 """Width of the control of steered layers."""
-UNMEASURED: dict[str, tuple[str, ...]] = {"cpu": ("core-784x10", "core-1024x1024"), "cuda": ("core-1024x1024", "gpt")}
+UNMEASURED: dict[str, tuple[str, ...]] = {"cpu": (), "cuda": ("core-1024x1024", "gpt")}
 """Cases that have no records yet, by device."""
 
 
