@@ -191,7 +191,10 @@ def test_labels_one_hot_rows_and_leading_dimensions_are_alike():
     other = copy.deepcopy(layer)
     layer.observe(x, y, **given)
     other.partial_fit(x.view(6, 10, 4), one_hot(y, 3).float().view(6, 10, 3), control=given["control"].view(6, 10, 3))
+    listed = make(control_dim=3)[0]
+    listed.observe(x, y.tolist(), **given)
     torch.testing.assert_close(layer.solve(1.0), other.solve(1.0))
+    torch.testing.assert_close(listed.solve(1.0), other.solve(1.0))
     torch.testing.assert_close(layer.V, other.V)
     one = given["control"][0]  # one control for all inputs
     torch.testing.assert_close(layer(x, control=one), layer(x, control=one.expand(60, 3)))
@@ -226,6 +229,7 @@ def test_only_forgotten_samples_of_the_basis_are_warned_of():
             lambda f, x, y: f.observe(x, y + 1),
             "y must be labels \\(60,\\) >= 0 and < 3, or.*numbers \\(60, 3\\), got torch.int64 \\(60,\\) from 1 to 3",
         ),
+        (lambda f, x, y: f.observe(x.numpy(), y), "x must be a floating-point tensor, got ndarray"),
         (lambda f, x, y: f.observe(x, y[:5]), r"got torch.int64 \(5,\) from 0 to 2"),
         (lambda f, x, y: f.observe(x, torch.randn(60, 2)), r"got torch.float32 \(60, 2\) from"),
         (lambda f, x, y: f.observe(x, y, weight=-torch.ones(60)), "weight must be 60 finite numbers >= 0"),

@@ -149,8 +149,8 @@ class ExactLinear(CodedLinear):
 
     def paired(self, x: Tensor, control: Tensor | None, learning: bool = True) -> tuple[Tensor, Tensor, torch.Size]:
         """Inputs (N, d_in), the control of each (N, d_z), and the inputs' leading dimensions; to learn: no NaN."""
-        control, x = self.resolve_control(control), x.detach() if learning else x
-        rows, leading = self.rows(x, control)
+        rows, leading = self.rows(x, control := self.resolve_control(control))
+        x = x.detach() if learning else x
         if control is not None:
             rows = rows.repeat_interleave(math.prod(x.shape[len(leading) : -1]), 0)
         if learning and not (x.isfinite().all() and rows.isfinite().all()):
@@ -172,7 +172,7 @@ class ExactLinear(CodedLinear):
 
     def targets(self, y: Tensor, shape: torch.Size) -> Tensor:
         """Labels (N,), or real targets (N, C) in float64."""
-        y, outputs = y.detach().to(self.V.device), math.inf if self.is_open else self.out_features
+        y, outputs = torch.as_tensor(y).detach().to(self.V.device), math.inf if self.is_open else self.out_features
         if y.is_floating_point() and not (self.is_open or self.config.per_class):
             if y.shape == (*shape, outputs) and y.isfinite().all():
                 return y.reshape(-1, self.out_features).double()
@@ -188,7 +188,7 @@ class ExactLinear(CodedLinear):
             raise ValueError("the basis is not fixed: call basis(x) with some inputs before observing")
         x, z, shape = self.paired(x, control)
         y = self.targets(y, shape)
-        c = (torch.ones(len(x)) if weight is None else weight.detach().reshape(-1)).to(self.sums.B)
+        c = (torch.ones(len(x)) if weight is None else torch.as_tensor(weight).detach().reshape(-1)).to(self.sums.B)
         if len(c) != len(x) or not (c.isfinite() & (c >= 0)).all():
             raise ValueError(f"weight must be {len(x)} finite numbers >= 0, one a sample, got {tuple(c.shape)}")
         outputs = max(self.out_features, int(y.max()) + 1 if self.is_open and len(y) else 0)
@@ -203,7 +203,7 @@ class ExactLinear(CodedLinear):
 
         Args:
             x: (..., in_features).
-            y: labels (...), or targets (..., out_features), as one-hot rows or any real numbers.
+            y: labels (...), or targets (..., out_features), as one-hot rows or any real numbers; a list will do.
             weight: of each sample (...), not negative.
             control: z (..., control_dim), as in the forward.
         """

@@ -36,7 +36,7 @@ SIZED = ("local", "local16", "rbf", "relu", "fourier", "randumb")
 """Learners with a number of features, of which variants may name another: `mnist-local-500`."""
 EXACT = ("local", "local16", "rbf", "relu", "fourier", "ridge")
 RANKS = {"local": 32, "local16": 16}
-WIDTH = 0.5
+WIDTH = 1.0
 """Of the Gaussians around keys that are chosen by novelty."""
 VALUES = {"randumb": "width", "slda": "shrinkage", "fecam": "shrinkage", "air": "gamma", "novel": "reach"}
 """What a setting of a learner is called; else it is a rate of SGD."""
