@@ -114,6 +114,24 @@ groups() {
     local small=mnist-300,mnist-2000,mnist-raw,mnist-noisy,autoencoder,picture,friedman,impedance,few-linear,heavy-tails
     small+=,clusters,imbalanced,spirals,chessboard,rules,sums,languages,next-byte,series,pendulum
     group gpu 8 everyday . 7 0-4 everyday "{$small}-{plain,noise,core,gate,wide,paper,normalised}" --preset best --device cpu
+    # Exact layers beside the field; times are guesses. Widths on validation data: what the CPU's records lack. The best
+    # ones go into `SETTINGS` of the experiment's `learners.py`; then ten seeds, and the sizes
+    local one_pass=local,local16,rbf,relu,fourier,randumb
+    for width in 0.5 0.7 1 1.4 2; do
+        group gpu 3 "cifar-exact-$width" selection 4 100-101 exact "cifar{10,100}-{local,local16,rbf,fourier,randumb}" --preset best --validation --value "$width"
+        group gpu 6 "cifar-exact-224-$width" selection 4 100-101 exact "cifar{10,100}-{local,local16,rbf,fourier,randumb}" --preset best-224 --validation --value "$width"
+    done
+    for name in mnist permuted; do
+        group gpu 15 "exact-$name" . 7 0-9 exact "$name-{$one_pass,novel,ridge,slda,mean,fecam,air,replay,derpp,gdumb,1nn,1nn-all} $name-{$one_pass}-{250,500,2000}" --preset best
+    done
+    for name in clinc150 banking77; do
+        group gpu 15 "text-exact-$name" . 7 0-9 exact "$name-{$one_pass,ridge,slda,mean,fecam,air,replay,derpp,gdumb,1nn,1nn-all} $name-{$one_pass}-{250,500,2000}" --preset best
+    done
+    if grep -q '"cifar10"' "$here/../../src/neurocoder/lab/experiments/exact/learners.py"; then
+        for preset in best best-224; do
+            group gpu 20 "cifar-exact-$preset" . 7 0-9 exact "cifar{10,100}-{$one_pass,ridge,slda,mean,fecam,replay,derpp,gdumb,1nn,1nn-all} cifar{10,100}-{$one_pass}-{250,500,2000,4000}" --preset "$preset"
+        done
+    fi
     # More seeds of the rewards as they are, worth it where seed 0 differs
     for game in seaquest mspacman frostbite; do
         for seed in 1 2; do
