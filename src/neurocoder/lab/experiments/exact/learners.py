@@ -56,7 +56,7 @@ SETTINGS: dict[str, dict[str, float]] = {
         "derpp": 0.5,
     },
 }
-"""What was best on validation data, by data set and learner: widths of Gaussians, and of the kernel of Fourier features;
+"""What was best on validation data, by data set and learner: widths of Gaussians and of the kernel of Fourier features;
 shrinkage of discriminants; the ridge of AIR; rates of SGD. None: the learner's default."""
 
 
