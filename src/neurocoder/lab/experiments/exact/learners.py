@@ -55,6 +55,8 @@ SETTINGS: dict[str, dict[str, float]] = {
         "replay": 0.5,
         "derpp": 0.5,
     },
+    "clinc150": {"local": 1.0, "local16": 1.0, "rbf": 1.0, "fourier": 1.4, "randumb": 1.0, "slda": 1e-4},
+    "banking77": {"local": 1.0, "local16": 1.0, "rbf": 1.4, "fourier": 1.0, "randumb": 1.0, "slda": 1e-4},
 }
 """What was best on validation data, by data set and learner: widths of Gaussians and of the kernel of Fourier features;
 shrinkage of discriminants; the ridge of AIR; rates of SGD. None: the learner's default."""
