@@ -55,8 +55,8 @@ class ExactExperimentConfig:
     """Inputs that fix the basis: the first ones of the first task."""
     value: Positive | None = None
     """Width, shrinkage, ridge or rate of the learner; None: what was best on validation data."""
-    batch: Count = 1_024
-    """Samples observed at a time, which changes no result of a learner that keeps sums."""
+    batch: Count = 8_192
+    """Samples observed at a time, which changes no result but where `every` tests."""
     every: Count | None = None
     """Test after each so many batches too; None: only after tasks."""
     size: Count = 32
@@ -100,6 +100,7 @@ class Exact(Experiment):
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         idle = set() if variant.startswith("cifar") else {"size"}
+        idle |= set() if config["every"] else {"batch"}
         return {name: value for name, value in config.items() if name not in idle}
 
     def chosen(self, config: ExactExperimentConfig, variant: str) -> Mapping[str, Any]:

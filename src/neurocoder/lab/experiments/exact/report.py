@@ -33,7 +33,7 @@ INPUTS = {
     "clinc150": "Fifteen tasks of ten intents; sentence features of all-MiniLM-L6-v2, of unit length.",
     "banking77": "Seven tasks of eleven intents; sentence features of all-MiniLM-L6-v2, of unit length.",
 }
-OURS = "local"
+OURS = "local16"
 """The learner that the others are compared with."""
 USUAL = 1_000
 """Features of the presets."""
