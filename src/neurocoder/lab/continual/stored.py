@@ -76,13 +76,16 @@ class NearestNeighbours:
         self.memory.add(x.float(), y)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """How many of the nearest samples each class has."""
+        """How many of the nearest samples each class has, plus 1 / (2 + distance of its nearest one), for ties."""
         stored, labels = self.memory.columns
         parts = []
         for rows in x.float().split(1024):
-            nearest = torch.cdist(rows, stored).topk(min(self.k, len(stored)), largest=False).indices
-            parts.append(one_hot(labels[nearest], self.classes).sum(1))
-        return torch.cat(parts).double()
+            distances = torch.cdist(rows, stored)
+            nearest = distances.topk(min(self.k, len(stored)), largest=False).indices
+            closest = distances.new_full((len(rows), self.classes), torch.inf)
+            closest.scatter_reduce_(1, labels.expand_as(distances), distances, "amin")
+            parts.append(one_hot(labels[nearest], self.classes).sum(1) + 1 / (2 + closest.double()))
+        return torch.cat(parts)
 
     def numbers(self) -> dict[str, int]:
         """The samples with their labels."""

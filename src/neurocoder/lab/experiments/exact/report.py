@@ -103,31 +103,32 @@ def section(name: str, title: str, runs: Runs) -> Section:
             for size in sorted({size for learner in shown for size in runs[learner]}, key=lambda size: size or USUAL)
         )
         tables.append(table("Class accuracy by number of features", by_size, "Besides the input, where it is one."))
-    draw = Plot(f"{name}-numbers", f"{title}: accuracy over all classes against numbers stored.", partial(figure, runs))
+    draw = Plot(
+        f"{name}-numbers",
+        f"{title}: error over all classes against numbers stored; less is better.",
+        partial(figure, runs),
+    )
     text = [f"{INPUTS[name]} One pass, each sample once; the seed orders samples and classes, and draws the features."]
     return Section(title, text, tables, [draw])
 
 
 def figure(runs: Runs) -> Figure:
-    """Class accuracy against numbers stored to learn, and to answer."""
-    drawn = style.new_figure(4.6)
+    """Error over all classes against numbers stored to learn, and to answer."""
+    drawn = style.new_figure(5.2)
     axes = drawn.subplots(1, 2, sharey=True)
     markers = iter("X*hd<>pH+1x2")
     for learner, sizes in runs.items():
         colour, line = LOOKS.get(learner) or ("black", next(markers))
         groups = sorted(sizes.values(), key=lambda own: own[0].observations["numbers"]["learn"])
-        accuracies = [[record.metrics["average_accuracy"] for record in own] for own in groups]
+        errors = [[100 - record.metrics["average_accuracy"] for record in own] for own in groups]
         for axis, what in zip(axes, ("learn", "answer"), strict=True):
             x = [own[0].observations["numbers"][what] for own in groups]
-            means(axis, x, accuracies, fmt=line, color=colour, label=LEARNERS[learner], capsize=2, markersize=5)
-    axes[0].set(xscale="log", xlabel="numbers stored to learn", ylabel="accuracy over all classes, %")
+            means(axis, x, errors, 0.1, fmt=line, color=colour, label=LEARNERS[learner], capsize=2, markersize=5)
+    axes[0].set(xscale="log", yscale="log", xlabel="numbers stored to learn", ylabel="error over all classes, %")
+    axes[0].yaxis.set_major_formatter("{x:g}")
+    axes[0].yaxis.set_minor_formatter("{x:g}")
     axes[1].set(xscale="log", xlabel="numbers stored to answer")
-    best = max(
-        record.metrics["average_accuracy"] for sizes in runs.values() for own in sizes.values() for record in own
-    )
-    low = min(record.metrics["average_accuracy"] for sizes in runs.values() for own in sizes.values() for record in own)
-    axes[0].set_ylim(max(low, best - 30) - 0.5, best + 1)
-    legend(drawn, [axes[0]], ncols=4)
+    legend(drawn, [axes[0]], ncols=3)
     return drawn
 
 
