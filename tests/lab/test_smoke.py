@@ -11,7 +11,7 @@ from neurocoder.lab.experiments import EXPERIMENTS
 VARIANTS = {
     "digits": ["linear", "mlp", "J1", "multi-10"],
     "split": ["mnist-domain-adam-mlp", "mnist-task-ewc-neurocoder", "mnist-class-lwf-mlp", "mnist-task-adam-mlp-wide"],
-    "exact": ["mnist-local", "mnist-slda"],
+    "exact": ["mnist-local16", "mnist-rbf-250", "mnist-slda"],
     "fields": [
         f"mnist-{name}-700" for name in ("fourier-core", "fourier-core-constant", "siren-hyper", "siren-softmax")
     ],

@@ -158,15 +158,12 @@ class ByNovelty:
 
     def observe(self, x: Tensor, y: Tensor) -> None:
         """Write keys, then observe."""
-        keys = self.layer.memory.keys
-        while self.written < len(keys):
-            distance = (
-                torch.cdist(x, keys[: self.written]).amin(1) if self.written else x.new_full((len(x),), torch.inf)
-            )
-            new = (distance > self.reach).nonzero()
-            if not len(new):
-                break
-            keys[self.written] = x[new[0, 0]]
+        keys, nearest = self.layer.memory.keys, x.new_full((len(x),), torch.inf)
+        if self.written:
+            nearest = torch.cdist(x, keys[: self.written]).amin(1)
+        while self.written < len(keys) and (nearest > self.reach).any():
+            keys[self.written] = x[int((nearest > self.reach).int().argmax())]
+            nearest = nearest.minimum((x - keys[self.written]).norm(dim=1))
             self.written += 1
         self.layer.observe(x, y)
 

@@ -91,8 +91,8 @@ def section(name: str, title: str, runs: Runs) -> Section:
     caption = (
         "Average accuracy in percent after the last task: over all classes; where only the place of the class in its "
         "task counts; and where the task is known. Incremental: the mean over all tasks so far. Numbers that a seed "
-        "draws again are not stored; of a symmetric matrix, half is. Keys of Gaussians are counted as stored, although the "
-        "seed and the 128 inputs of the basis give them again."
+        "draws again are not stored; of a symmetric matrix, half is. Keys of Gaussians are counted as stored, although "
+        "the seed and the 128 inputs of the basis give them again."
     )
     tables = [table("Average accuracy", rows, caption)]
     named = sorted({size for sizes in runs.values() for size in sizes if size is not None})
