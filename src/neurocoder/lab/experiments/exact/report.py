@@ -26,7 +26,7 @@ INPUTS = {
     "mnist": "Five tasks of two digits; images are blurred, centred and of unit length.",
     "permuted": (
         "Ten tasks of all ten digits, each with its own order of the pixels: 100 classes, 10,000 training and 2,000 "
-        "test images a task. Domain: the digit alone must be right."
+        "test images a task. Domain: the digit alone must be right. Nothing was tuned."
     ),
     "cifar10": "Five tasks of two classes; features of a frozen ResNet-18, standardised over the training images.",
     "cifar100": "Twenty tasks of five classes; features of a frozen ResNet-18, standardised over the training images.",
@@ -40,7 +40,7 @@ USUAL = 1_000
 LOOKS = {
     "local": (style.BLUE, "o-"),
     "local16": (style.SKY, "s-"),
-    "rbf": (style.GREEN, "D-"),
+    "rbf": ("black", "D-"),
     "relu": (style.VERMILION, "^-"),
     "fourier": (style.PURPLE, "v-"),
     "randumb": (style.PURPLE, "P--"),
@@ -117,7 +117,7 @@ def figure(runs: Runs) -> Figure:
     """Error over all classes against numbers stored to learn, and to answer."""
     drawn = style.new_figure(5.2)
     axes = drawn.subplots(1, 2, sharey=True)
-    markers = iter("X*hd<>pH+1x2")
+    markers = iter("X*hv<>pH+1x2")
     for learner, sizes in runs.items():
         colour, line = LOOKS.get(learner) or ("black", next(markers))
         groups = sorted(sizes.values(), key=lambda own: own[0].observations["numbers"]["learn"])
