@@ -17,7 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def block(channels, growth, layers):
     """With parameters and statistics that hide nothing."""
-    built = Block(channels, growth, layers)
+    built = Block(channels, growth, layers, checkpointing=False)
     for parameter in built.parameters():
         nn.init.normal_(parameter, 0.1 if parameter.dim() == 1 else 0, 0.5)
     return built.to(DEVICE)

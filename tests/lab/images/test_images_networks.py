@@ -172,6 +172,29 @@ def test_densenet_reads_all_that_came_before():
         DenseNet(10, depth=12)
 
 
+def test_checkpointing_changes_neither_values_nor_gradients_nor_statistics():
+    plain, efficient = DenseNet(10, depth=25), DenseNet(10, depth=25, checkpointing=True)
+    efficient.load_state_dict(plain.state_dict())
+    saved = []
+    for model in (plain, efficient):
+        count = 0
+
+        def pack(tensor):
+            nonlocal count
+            count += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            out = model(torch.ones(2, 3, 32, 32).cumsum(2).cumsum(3) / 500)
+        saved.append(count)
+        out.square().sum().backward()
+    assert saved[1] < 0.5 * saved[0]
+    for first, second in zip(plain.parameters(), efficient.parameters(), strict=True):
+        torch.testing.assert_close(first.grad, second.grad)
+    for (name, first), second in zip(plain.named_buffers(), efficient.buffers(), strict=True):
+        assert torch.equal(first, second), name
+
+
 class Additions(TorchDispatchMode):
     """Counts the additions of tensors: in a backward, gradients of what several operations read."""
 

@@ -56,6 +56,7 @@ def test_presets():
         ({"decay_densenet": "step"}, "decay_densenet must be 'cosine' or 'none', got 'step'"),
         ({"source": "imagenet"}, "source must be 'cifar' or 'synthetic', got 'imagenet'"),
         ({"learning_rate": math.nan}, "learning_rate must be a finite number > 0, got nan"),
+        ({"compile": True, "checkpointing": True}, "checkpointing must be False with compile.*, got True"),
     ],
 )
 def test_bad_configurations_are_refused(changes, message):
@@ -78,13 +79,13 @@ def test_each_network_has_its_own_schedule():
 @pytest.mark.parametrize(
     ("variant", "without", "idle"),
     [
-        ("cifar10-mlp-neurocoder", "lenet densenet", "depth"),
-        ("cifar100-lenet-original", "mlp densenet", "depth hidden"),
-        ("cifar10-mlp-original-wide", "lenet densenet", "depth hidden"),
-        ("cifar10-mlp-mixture", "lenet densenet", "depth hidden"),
+        ("cifar10-mlp-neurocoder", "lenet densenet", "depth checkpointing"),
+        ("cifar100-lenet-original", "mlp densenet", "depth checkpointing hidden"),
+        ("cifar10-mlp-original-wide", "lenet densenet", "depth checkpointing hidden"),
+        ("cifar10-mlp-mixture", "lenet densenet", "depth checkpointing hidden"),
         ("cifar10-densenet-stored-program", "mlp lenet", "hidden"),
         ("cifar10-densenet-neurocoder-conv", "mlp lenet", ""),
-        ("cifar10-lenet-neurocoder-lstm32", "mlp densenet", "depth hidden"),  # it has its own size
+        ("cifar10-lenet-neurocoder-lstm32", "mlp densenet", "depth checkpointing hidden"),  # it has its own size
     ],
 )
 def test_settings_without_effect_on_a_variant(variant, without, idle):
@@ -101,9 +102,9 @@ def test_of_an_unknown_variant_all_settings_count():
 
 
 def test_settings_reach_the_network():
-    config = replace(TINY, hidden=3)
+    config = replace(TINY, hidden=3, checkpointing=True)
     model = Images().build(config, "cifar10-densenet-neurocoder", 0, CPU).model
-    assert (len(model.blocks[0]), model.classifier.config.hidden) == (1, 3)
+    assert (len(model.blocks[0]), model.blocks[0][0].checkpointing, model.classifier.config.hidden) == (1, True, 3)
 
 
 def test_all_models_of_a_seed_see_the_same_batches():

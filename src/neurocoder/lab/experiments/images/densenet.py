@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, batch_norm
+from torch.utils.checkpoint import checkpoint
 
 from ....ops.backend import is_traced, is_transformed, prefers_triton
 from ....ops.torch_private import has_global_hooks
@@ -19,24 +22,49 @@ EPS, MOMENTUM = 1e-5, 0.1
 
 
 class NormReLU(nn.BatchNorm2d):
-    """Batch norm and ReLU."""
+    """Batch norm and ReLU of several feature maps as one; activation checkpointing may compute it again."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, C, H, W)"""
-        return super().forward(x).relu()
+    recomputing = False
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Parts (N, C_i, H, W) -> (N, sum C_i, H, W)"""
+        x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+        if not self.recomputing:
+            return super().forward(x).relu()
+        # The batch's own statistics again; the running ones already moved the first time, so now copies of them do.
+        mean, var = (None if r is None else r.clone() for r in (self.running_mean, self.running_var))
+        return batch_norm(x, mean, var, self.weight, self.bias, True, 0.0, self.eps).relu()
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Within it, running statistics stay as they are."""
+        self.recomputing = True
+        try:
+            yield
+        finally:
+            self.recomputing = False
 
 
 class DenseLayer(nn.Module):
     """`growth` new channels from all that came before."""
 
-    def __init__(self, channels: int, growth: int) -> None:
+    def __init__(self, channels: int, growth: int, checkpointing: bool) -> None:
         super().__init__()
         self.norm = NormReLU(channels)
         self.convolution = nn.Conv2d(channels, growth, 3, padding=1, bias=False)
+        self.checkpointing = checkpointing
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, growth, H, W)"""
-        return self.convolution(self.norm(x))
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Parts (N, C_i, H, W) -> (N, growth, H, W)"""
+        if not (self.checkpointing and self.training and torch.is_grad_enabled()):
+            return self.grow(*parts)
+        # Nothing in it is random; saving the generators would wait for the device.
+        options: Any = {"use_reentrant": False, "preserve_rng_state": False}
+        return checkpoint(self.grow, *parts, **options, context_fn=lambda: (nullcontext(), self.norm.again()))
+
+    def grow(self, *parts: Tensor) -> Tensor:
+        """The same, keeping all that the backward needs."""
+        return self.convolution(self.norm(*parts))
 
     @property
     def has_kernel(self) -> bool:
@@ -52,16 +80,20 @@ class Block(nn.ModuleList):
     """Layers, each of which reads the outputs of all before it. On a GPU they run as Triton kernels, in training with
     gradients and in evaluation without."""
 
-    def __init__(self, channels: int, growth: int, layers: int) -> None:
-        super().__init__(DenseLayer(channels + growth * i, growth) for i in range(layers))
+    def __init__(self, channels: int, growth: int, layers: int, checkpointing: bool) -> None:
+        super().__init__(DenseLayer(channels + growth * i, growth, checkpointing) for i in range(layers))
+        self.checkpointing = checkpointing
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, C + growth * layers, H, W)"""
         if self.has_kernels(x):
             return self.fused(x)
+        parts = [x]
         for layer in self.layers:
-            x = torch.cat([x, layer(x)], 1)
-        return x
+            parts.append(layer(*parts))
+            if not self.checkpointing:  # as one tensor, so that the backward adds once a layer, not once a pair
+                parts = [torch.cat(parts, 1)]
+        return torch.cat(parts, 1) if self.checkpointing else parts[0]
 
     @property
     def layers(self) -> list[DenseLayer]:
@@ -129,9 +161,11 @@ class DenseNet(nn.Module):
         classes: number of outputs.
         depth: layers with weights; 3 per layer of a block, and 4 more.
         growth: channels that each layer adds.
+        checkpointing: compute each layer again in the backward instead of keeping what it read: the memory of
+            activations grows linearly with depth, not quadratically; values and gradients are the same.
     """
 
-    def __init__(self, classes: int, depth: int = 100, growth: int = 12) -> None:
+    def __init__(self, classes: int, depth: int = 100, growth: int = 12, checkpointing: bool = False) -> None:
         super().__init__()
         if type(depth) is not int or depth < 7 or (depth - 4) % 3:
             raise ValueError(f"depth must be 7, 10, 13, ..., got {depth!r}")
@@ -139,7 +173,7 @@ class DenseNet(nn.Module):
         self.blocks, self.transitions = nn.ModuleList(), nn.ModuleList()
         channels = FIRST
         for block in range(3):
-            self.blocks.append(Block(channels, growth, (depth - 4) // 3))
+            self.blocks.append(Block(channels, growth, (depth - 4) // 3, checkpointing))
             channels += growth * ((depth - 4) // 3)
             if block < 2:
                 self.transitions.append(Transition(channels))

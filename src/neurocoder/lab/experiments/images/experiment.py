@@ -11,6 +11,7 @@ Preset `best` is the same for all networks: crops, mirroring and cosine decay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic
@@ -77,11 +78,17 @@ class ImagesConfig:
     """CIFAR's files, or generated images that need none."""
     depth: int = 100
     """Of DenseNet."""
+    checkpointing: bool = False
+    """Recompute DenseNet's activations in the backward: less memory, more time."""
+    compile: bool = False
+    """Train through torch.compile, which fuses what lies between DenseNet's convolutions; the first step takes long."""
 
     def __post_init__(self) -> None:
         validate(self)
         if self.train_images is not None and self.batch > self.train_images:
             raise ValueError(f"batch must be at most the training images ({self.train_images}), got {self.batch}")
+        if self.compile and self.checkpointing:
+            raise ValueError("checkpointing must be False with compile, which chooses what to recompute, got True")
 
     def of(self, setting: str, network: str) -> Any:
         """The setting `epochs`, `augmentation` or `decay` of a network."""
@@ -93,6 +100,11 @@ def controllers(model: nn.Module) -> set[str]:
     groups = nc.parameter_groups(model, lr=1.0)
     chosen = {id(p) for group in groups if group["name"].startswith("controller") for p in group["params"]}
     return {name for name, parameter in model.named_parameters() if id(parameter) in chosen}
+
+
+def uncompiled(config: ImagesConfig) -> AbstractContextManager[object]:
+    """Evaluation runs without torch.compile: another mode and batch size would compile everything again."""
+    return torch.compiler.set_stance("force_eager") if config.compile else nullcontext()
 
 
 class Images(TaskExperiment):
@@ -140,9 +152,8 @@ class Images(TaskExperiment):
         chosen = parse(variant)
         model, others = MODELS[chosen.model], [network for network in NETWORKS if network != chosen.network]
         idle = {f"{setting}_{network}" for setting in ("epochs", "augmentation", "decay") for network in others}
-        idle |= {"checkpointing", "compile"}  # of older records, which did not use them
         if chosen.network != "densenet":
-            idle.add("depth")
+            idle |= {"depth", "checkpointing"}
         if model.config or not model.targets[chosen.network] or "hidden" in model.changes:
             idle.add("hidden")
         return {name: value for name, value in config.items() if name not in idle}
@@ -156,7 +167,9 @@ class Images(TaskExperiment):
         chosen = parse(variant)
         data, validation = training_data(config, chosen, device)
         with starting_values(seed):
-            model = build_model(chosen, config.hidden, config.depth).to(device)
+            model = build_model(chosen, config.hidden, config.depth, config.checkpointing).to(device)
+        if config.compile:
+            model.compile(dynamic=False)
         stream = ImageStream(data, config.batch, seed, config.of("augmentation", chosen.network))
         steps = config.of("epochs", chosen.network) * stream.steps
         factor = MODELS[chosen.model].controller_rate
@@ -167,9 +180,10 @@ class Images(TaskExperiment):
 
         def evaluate(model: nn.Module) -> dict[str, float]:
             seconds = monotonic() - stream.begun  # the losses were just read, so the device has finished the epoch
-            found = {"train_accuracy": accuracy(model, data.first(SAMPLE))}
-            if validation is not None:
-                found["validation_accuracy"] = accuracy(model, validation)
+            with uncompiled(config):
+                found = {"train_accuracy": accuracy(model, data.first(SAMPLE))}
+                if validation is not None:
+                    found["validation_accuracy"] = accuracy(model, validation)
             return found | {"epoch_seconds": seconds}
 
         return Task(
@@ -195,7 +209,7 @@ class Images(TaskExperiment):
             assert data is not None
         else:
             name, data = "test", load(variant.dataset, config.source, False, context.device)
-        with evaluating(task.model, context):
+        with evaluating(task.model, context), uncompiled(config):
             predicted = predictions(task.model, data)
             context.observe(observe(task.model, predicted, data, variant.classes))
         reached = 100 * int((predicted == data.labels).sum()) / len(data.labels)

@@ -136,18 +136,18 @@ class Steered(nn.Module):
             return self.network(x)
 
 
-def build_network(network: str, classes: int, depth: int, wide: bool = False) -> nn.Module:
+def build_network(network: str, classes: int, depth: int, checkpointing: bool, wide: bool = False) -> nn.Module:
     """As it is, on the CPU, from torch's generator."""
     hidden = [round(width * (WIDER if wide else 1)) for width in (512, 256)]
     if network == "mlp":
         return nn.Sequential(nn.Flatten(), *mlp((3 * 32 * 32, *hidden, classes)))
-    return LeNet(classes, hidden) if network == "lenet" else DenseNet(classes, depth)
+    return LeNet(classes, hidden) if network == "lenet" else DenseNet(classes, depth, checkpointing=checkpointing)
 
 
-def build_model(variant: Variant, hidden: int = 8, depth: int = 100) -> nn.Module:
+def build_model(variant: Variant, hidden: int = 8, depth: int = 100, checkpointing: bool = False) -> nn.Module:
     """On the CPU, from torch's generator. The network is drawn first: all models of a seed start from the same one."""
     model, wide = MODELS[variant.model], variant.model == "original-wide"
-    network = build_network(variant.network, variant.classes, depth, wide)
+    network = build_network(variant.network, variant.classes, depth, checkpointing, wide)
     targets = list(model.targets[variant.network])
     if not targets:
         return network
