@@ -78,11 +78,11 @@ def section(name: str, title: str, runs: Runs) -> Section:
     rows = (
         {
             "learner": LEARNERS[learner],
-            "class": estimate(own, "average_accuracy"),
+            "class": estimate(own, "average_accuracy", highest=100),
             f"class, {LEARNERS[OURS]} minus it": None if learner == OURS else paired(ours, own, "average_accuracy"),
-            "domain": estimate(own, "domain_accuracy"),
-            "task known": estimate(own, "task_accuracy"),
-            "incremental": estimate(own, "incremental_accuracy"),
+            "domain": estimate(own, "domain_accuracy", highest=100),
+            "task known": estimate(own, "task_accuracy", highest=100),
+            "incremental": estimate(own, "incremental_accuracy", highest=100),
             "numbers to learn": own[0].observations["numbers"]["learn"],
             "to answer": own[0].observations["numbers"]["answer"],
         }
@@ -100,7 +100,10 @@ def section(name: str, title: str, runs: Runs) -> Section:
         shown = [learner for learner in SIZED if learner in runs]
         by_size = (
             {"features": size or USUAL}
-            | {LEARNERS[learner]: estimate(runs[learner].get(size, []), "average_accuracy") for learner in shown}
+            | {
+                LEARNERS[learner]: estimate(runs[learner].get(size, []), "average_accuracy", highest=100)
+                for learner in shown
+            }
             for size in sorted({size for learner in shown for size in runs[learner]}, key=lambda size: size or USUAL)
         )
         tables.append(table("Class accuracy by number of features", by_size, "Besides the input, where it is one."))
