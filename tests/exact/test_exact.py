@@ -106,8 +106,20 @@ def test_wide_features_are_summed_in_blocks():
     expected = torch.linalg.solve(gram, weighted @ one_hot(y, 3).double())
     torch.testing.assert_close(layer.V.double(), expected, rtol=1e-4, atol=1e-6)
     layer.forget(x[:30], y[:30], weight=c[:30])
+    layer.solve(0.5)
+    other = make("rbf", slots=600, residual=False)[0]
+    other.observe(x[30:], y[30:], weight=c[30:])
+    other.solve(0.5)
+    torch.testing.assert_close(layer.V, other.V, rtol=0, atol=1e-6)
+
+
+def test_an_eigenvalue_below_zero_is_seen_across_blocks():
+    layer = nc.ExactLinear(300, 2, bias=False, exact=nc.ExactConfig(features="none"))
+    x = torch.zeros(2, 300)
+    x[0, 0] = x[1, 299] = 1
+    layer.observe(x, [0, 0])
     with pytest.raises(ValueError, match="cannot all have been observed"):
-        layer.forget(x[:30], y[:30], weight=c[:30])
+        layer.forget(0.9 * x.sum(0, keepdim=True), [0])  # each block of G alone would stay positive
 
 
 @EACH
