@@ -71,16 +71,28 @@ def close_gradients(
 class Run:
     """One contender in one group. Calling it does the work that is timed and returns the results."""
 
+    x: Tensor
+    grad: Tensor
+    """Of the outputs."""
+
     def __init__(self, name: str, module: nn.Module, group: Group, device: str) -> None:
         self.name, self.module, self.group, self.device = name, module, group, device
         self.bound = BOUNDS[group.dtype]
+        self.autocast = torch.autocast(device, torch.bfloat16, enabled=group.dtype == "bfloat16")
         self.leaves: dict[str, Tensor] = dict(module.named_parameters())
+        self.function: Any = module
+        if group.mode in COMPILED:
+            self.function = torch.compile(module, fullgraph=True, **COMPILED[group.mode])
         self.call: Callable[[], tuple[Tensor, ...]] = self.work
         self.held: dict[str, Tensor | None] | None = None
 
     def work(self) -> tuple[Tensor, ...]:
-        """The work in eager or compiled mode; returns the outputs."""
-        raise NotImplementedError
+        """The work in eager or compiled mode; returns the outputs. Here: forward and backward of `function` on `x`."""
+        self.clear()
+        with self.autocast:
+            y = self.function(self.x)
+        y.backward(self.grad.to(y.dtype))
+        return (y.detach(),)
 
     def check(self) -> dict[str, float]:
         """Run once and compare; returns the relative errors or raises `WrongResult`."""
@@ -130,13 +142,9 @@ class LayerRun(Run):
         super().__init__(name, module, group, contenders.settings.device)
         self.training = group.direction == "forward+backward"
         dtype = getattr(torch, group.dtype)
-        self.autocast = torch.autocast(self.device, torch.bfloat16, enabled=group.dtype == "bfloat16")
         self.x = contenders.x.to(dtype).detach().requires_grad_(self.training)
         self.leaves[INPUT] = self.x
         self.grad = contenders.grad.to(dtype, copy=True)
-        self.function: Any = module
-        if group.mode in COMPILED:
-            self.function = torch.compile(module, fullgraph=True, **COMPILED[group.mode])
         if group.mode == "graphed":
             sample = self.x.detach().clone().requires_grad_()
             self.function = torch.cuda.make_graphed_callables(module, (sample,))
@@ -145,11 +153,7 @@ class LayerRun(Run):
         if not self.training:
             with torch.inference_mode(), self.autocast:
                 return (self.function(self.x),)
-        self.clear()
-        with self.autocast:
-            y = self.function(self.x)
-        y.backward(self.grad)
-        return (y.detach(),)
+        return super().work()
 
     def check(self) -> dict[str, float]:
         before, rows = self.grad.clone(), self.subject.rows
@@ -226,16 +230,6 @@ class BlocksRun(Run):
         super().__init__(name, module.to(device), group, device)
         shape = case.batch, gpt.LENGTH, case.widths[0]
         self.x, self.grad = torch.randn(shape).to(device), torch.randn(shape).to(device)
-        self.autocast = torch.autocast(device, torch.bfloat16, enabled=group.dtype == "bfloat16")
-        compiles = group.mode in COMPILED
-        self.function: Any = torch.compile(module, fullgraph=True, **COMPILED[group.mode]) if compiles else module
-
-    def work(self) -> tuple[Tensor, ...]:
-        self.clear()
-        with self.autocast:
-            y = self.function(self.x)
-        y.backward(self.grad.to(y.dtype))
-        return (y.detach(),)
 
     def check(self) -> dict[str, float]:
         (y,) = self()

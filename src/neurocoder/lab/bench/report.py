@@ -27,65 +27,35 @@ class Target(NamedTuple):
     what: str
     modes: Sequence[str]
     """The fastest counts. With several, the baseline is the eager one, then that in its own fastest mode."""
-    direction: str
     bar: float
     aim: float
-    memory: bool = False
     dtype: str = "float32"
     ours: Sequence[str] = ("program", "recoded", "growing")
     """The contenders that it is about."""
+    direction: str = "forward+backward"
+    memory: bool = False
 
 
 TARGETS = (
-    Target("cpu", "784x10", "784x10, batch 128", ["eager"], "forward+backward", 15, 8),
-    Target("cpu", "1024x1024", "1024x1024, batch 256", ["eager"], "forward+backward", 2.5, 1.5),
-    Target("cpu", "4096x4096", "4096x4096, batch 256", ["eager"], "forward+backward", 1.3, 1.15),
-    Target("cpu", "growing", "growing memory, 1024x1024, batch 256", ["eager"], "forward+backward", 4, 2.5),
-    Target("cpu", "core-784x10", "core layer, 784x10, batch 128", ["eager"], "forward+backward", 4, 3, ours=["core"]),
+    Target("cpu", "784x10", "784x10, batch 128", ["eager"], 15, 8),
+    Target("cpu", "1024x1024", "1024x1024, batch 256", ["eager"], 2.5, 1.5),
+    Target("cpu", "4096x4096", "4096x4096, batch 256", ["eager"], 1.3, 1.15),
+    Target("cpu", "growing", "growing memory, 1024x1024, batch 256", ["eager"], 4, 2.5),
+    Target("cpu", "core-784x10", "core layer, 784x10, batch 128", ["eager"], 4, 3, ours=["core"]),
+    Target("cpu", "core-1024x1024", "core layer, 1024x1024, batch 256", ["eager"], 1.3, 1.2, ours=["core"]),
+    Target("cpu", "784x10-single", "784x10, one input, one thread", ONE_LINE, 30, 15, direction="forward"),
+    Target("cpu", "1024x1024-single", "1024x1024, one input, one thread", ONE_LINE, 3, 2, direction="forward"),
+    Target("cuda", "784x10", "784x10, batch 128", ["graph"], 4, 2),
+    Target("cuda", "1024x1024", "1024x1024, batch 4096", ONE_LINE, 2.5, 1.5),
+    Target("cuda", "1024x1024", "1024x1024, batch 4096: memory", ["eager"], 0.35, 0.25, memory=True),
+    Target("cuda", "4096x4096", "4096x4096, batch 4096", ONE_LINE, 1.6, 1.2),
+    Target("cuda", "growing", "growing memory, 1024x1024, batch 4096", ["graph"], 4, 2.5),
+    Target("cuda", "core-1024x1024", "core layer, 1024x1024, batch 4096", ["graph"], 1.3, 1.2, ours=["core"]),
     Target(
-        "cpu",
-        "core-1024x1024",
-        "core layer, 1024x1024, batch 256",
-        ["eager"],
-        "forward+backward",
-        1.3,
-        1.2,
-        ours=["core"],
+        "cuda", "gpt", "six GPT blocks, steered MLPs, bfloat16", ["compiled"], 1.2, 1.1, "bfloat16", ["gpt-steered"]
     ),
-    Target("cpu", "784x10-single", "784x10, one input, one thread", ONE_LINE, "forward", 30, 15),
-    Target("cpu", "1024x1024-single", "1024x1024, one input, one thread", ONE_LINE, "forward", 3, 2),
-    Target("cuda", "784x10", "784x10, batch 128", ["graph"], "forward+backward", 4, 2),
-    Target("cuda", "1024x1024", "1024x1024, batch 4096", ONE_LINE, "forward+backward", 2.5, 1.5),
-    Target(
-        "cuda", "1024x1024", "1024x1024, batch 4096: memory", ["eager"], "forward+backward", 0.35, 0.25, memory=True
-    ),
-    Target("cuda", "4096x4096", "4096x4096, batch 4096", ONE_LINE, "forward+backward", 1.6, 1.2),
-    Target("cuda", "growing", "growing memory, 1024x1024, batch 4096", ["graph"], "forward+backward", 4, 2.5),
-    Target(
-        "cuda",
-        "core-1024x1024",
-        "core layer, 1024x1024, batch 4096",
-        ["graph"],
-        "forward+backward",
-        1.3,
-        1.2,
-        ours=["core"],
-    ),
-    Target(
-        *(
-            "cuda",
-            "gpt",
-            "six GPT blocks, steered MLPs, bfloat16",
-            ["compiled"],
-            "forward+backward",
-        ),
-        *(1.2, 1.1, False, "bfloat16", ["gpt-steered"]),
-    ),
-    Target(
-        *("cuda", "gpt", "six GPT blocks, core MLPs, bfloat16", ["compiled"], "forward+backward"),
-        *(1.35, 1.2, False, "bfloat16", ["gpt-core"]),
-    ),
-    Target("cuda", "mlp-step", "CIFAR MLP, training step", ["graph"], "step", 2.5, 1.5),
+    Target("cuda", "gpt", "six GPT blocks, core MLPs, bfloat16", ["compiled"], 1.35, 1.2, "bfloat16", ["gpt-core"]),
+    Target("cuda", "mlp-step", "CIFAR MLP, training step", ["graph"], 2.5, 1.5, direction="step"),
 )
 
 
