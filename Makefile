@@ -5,8 +5,6 @@ BIN := $(VENV)/bin
 LAB := $(VENV)/.lab
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
-# PyPI's torch for Linux brings gigabytes of CUDA; this index has it without. Not reached, or with a GPU: PyPI's.
-WITHOUT_CUDA := --index-url https://download.pytorch.org/whl/cpu --retries 0 --timeout 10
 
 .PHONY: help demo run report bench test test-slow check lint docs wheel clean
 
@@ -27,9 +25,6 @@ $(LAB): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neurocoder needs Python 3.11 or newer")'
 	@echo "Installing neurocoder and what it needs to run into $(VENV), once"
 	$(PYTHON) -m venv $(VENV)
-	@if [ "$$(uname)" = Linux ] && ! command -v nvidia-smi > /dev/null; then \
-		echo "No NVIDIA GPU: torch without CUDA"; \
-		$(PIP) --no-deps $(WITHOUT_CUDA) torch 2> /dev/null || echo "Not found there: torch as PyPI has it"; fi
 	$(PIP) -e '.[lab]'
 	@touch $@
 
