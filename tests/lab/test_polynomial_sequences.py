@@ -51,13 +51,13 @@ def test_a_scale_multiplies_y_its_noise_and_its_floor(noise):
     torch.testing.assert_close(replace(base, scale=1_000.0).linear_oracle(), 1e6 * base.linear_oracle())
 
 
-def test_polynomials_are_evaluated_from_minus_one_to_one():
-    """At 1: E[y^2] is a third of the sum over the powers of the chance that the degree has them."""
-    last = Family(chunks=2, points=2).sample(200_000, generator("test", 1)).y[:, -1].double()
+def test_reach_says_where_polynomials_are_evaluated():
+    """At x = 5: E[y^2] is a third of the sum of 25^k over the powers, each with the chance that the degree has it."""
+    last = Family(chunks=2, points=2, reach=5.0).sample(200_000, generator("test", 1)).y[:, -1].double()
     chances = [1, 1, 1, *((11 - k) / 9 for k in range(3, 11))]
-    assert last.square().mean().item() == pytest.approx(sum(chances) / 3, rel=0.02)
-    places = Family().places()
-    assert (places[0], places[-1]) == (-1, 1)
+    assert last.square().mean().item() == pytest.approx(sum(p * 25**k for k, p in enumerate(chances)) / 3, rel=0.02)
+    places = Family(reach=5.0).places()
+    assert (places[0], places[-1]) == (-1, 1), "the network sees x / 5"
 
 
 def test_roles_seeds_and_blocks_have_sequences_of_their_own():

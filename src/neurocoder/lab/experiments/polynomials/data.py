@@ -1,9 +1,9 @@
 """Sequences of polynomial chunks, and how well they can be predicted.
 
 A sequence has `chunks` polynomials of degree 2 to 10 with coefficients in [-1, 1], each sampled at `points`
-consecutive x; x runs from -5 to 5 over the whole sequence. Polynomials are evaluated at x / 5, where |y| <= 11: at x
-itself they would reach 5^10, and the ends of a sequence would dominate the error. `scale` says in what unit y is given:
-the paper says neither this nor the learning rate.
+consecutive x; x runs from -5 to 5 over the whole sequence. By default polynomials are evaluated at x / 5, where
+|y| <= 11: at x itself (`reach` 5) they would reach 5^10, and the ends of a sequence would dominate the error. `scale`
+says in what unit y is given: the paper says neither this nor the learning rate.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 DEGREES = (2, 10)
+REACH = 5.0
+"""x runs from -REACH to REACH."""
 
 Role = Literal["train", "validation", "test"]
 ROLES: tuple[Role, ...] = ("train", "validation", "test")
@@ -42,6 +44,8 @@ class Family:
     """Standard deviation of the Gaussian noise on y / scale, in the inputs and in the targets."""
     scale: float = 1.0
     """y is multiplied by it, in the inputs and in the targets."""
+    reach: float = 1.0
+    """Polynomials are evaluated from -reach to reach; the network sees x / 5 with any reach."""
 
     @property
     def length(self) -> int:
@@ -59,7 +63,7 @@ class Family:
         degrees = torch.randint(low, high + 1, (count, self.chunks, 1), generator=generator, device=device)
         coefficients = torch.rand(count, self.chunks, high + 1, generator=generator, device=device) * 2 - 1
         coefficients *= torch.arange(high + 1, device=device) <= degrees
-        places = self.places().view(self.chunks, self.points).to(coefficients)
+        places = (self.reach * self.places()).view(self.chunks, self.points).to(coefficients)
         clean = torch.zeros(count, self.chunks, self.points, device=device)
         for k in range(high, -1, -1):  # Horner's scheme: a matrix product might be rounded to tf32
             clean = torch.addcmul(coefficients[..., k : k + 1], clean, places)
@@ -81,7 +85,7 @@ class Family:
         low, high = DEGREES
         powers = torch.arange(high + 1, dtype=torch.float64)
         present = ((high + 1 - powers) / (high + 1 - low)).clamp(max=1.0)
-        places = self.places().view(self.chunks, self.points, 1)
+        places = self.reach * self.places().view(self.chunks, self.points, 1)
         return self.scale * places**powers * (present / 3).sqrt()
 
     def floor(self) -> float:

@@ -1,8 +1,8 @@
 """Auto-regression over polynomials that change (paper, section 4.2, Figures 5 and 6).
 
 At each time a GRU is fed `(x_t, y_{t-1})` and its output layer predicts `y_t`. The output layer is linear, a HyperNet,
-or a Neurocoder without residual. The network sees x / 5, at which the polynomials are evaluated. Preset `large` gives y
-in another unit, times 1,000, at a constant rate of 1e-3.
+or a Neurocoder without residual. The network sees x / 5, at which the polynomials are evaluated unless `reach` says
+otherwise. Preset `large` gives y in another unit, times 1,000, at a constant rate of 1e-3.
 """
 
 from __future__ import annotations
@@ -80,10 +80,18 @@ class PolynomialsConfig:
     """Standard deviation of the Gaussian noise in the `noise` variants, before `scale`; that of y itself is 0.81."""
     scale: Positive = 1.0
     """y and its noise are multiplied by it, in the inputs and in the targets."""
+    reach: Positive = 1.0
+    """Polynomials are evaluated from -reach to reach. 5 is the appendix's, where |y| reaches 10^7."""
     evaluate_every: Count = 100
     """Training steps between evaluations."""
     held_out: Count = 1024
     """Held-out sequences to evaluate on."""
+    sharpness: Positive = 1.0
+    """Sharpness of the Neurocoders' content attention."""
+    orthogonality: float = 0.1
+    """Weight of the Neurocoders' orthogonal loss, a."""
+    start: nc.Start = field(default_factory=nc.Start)
+    """Starting values of the Neurocoders."""
     validation: bool = False
     """Evaluate on a separate validation set, to choose settings without the report's sequences."""
 
@@ -120,17 +128,17 @@ class Polynomials(TaskExperiment):
         return [join(model, setting) for setting in SETTINGS for model in models]
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
-        """Older records have no scale, and settings that had one value each."""
-        known = {"scale": 1.0, **config}
-        return {name: it for name, it in known.items() if name not in ("sharpness", "orthogonality", "start", "reach")}
+        return {"scale": 1.0, "reach": 1.0, **config}  # older records have neither
 
     def build(self, config: PolynomialsConfig, variant: str, seed: int, device: torch.device) -> Task:
         """A network of one seed, on sequences of the same seed."""
         name, setting = split(variant)
-        sequences = family(setting, config.chunks, config.points, config.noise, config.scale)
+        sequences = family(setting, config.chunks, config.points, config.noise, config.scale, config.reach)
         chosen = ALL[name]
         with starting_values(seed):
-            model = chosen.build(config.scale)
+            model = chosen.build(
+                scale=config.scale, sharpness=config.sharpness, orthogonality=config.orthogonality, start=config.start
+            )
         faster = {name for name, _ in model.named_parameters() if name.startswith("output.")}
         faster = faster if chosen.output_rate != 1 else set()
         held_out = HeldOut(sequences, config.held_out, config.validation, device)

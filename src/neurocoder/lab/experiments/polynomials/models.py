@@ -37,18 +37,19 @@ class Model(NamedTuple):
     title: str
     paper: str | None
     """Its name in `paper.toml`; None if it is not in the paper."""
-    build: Callable[[float], Regressor]
-    """Called with the scale of y."""
+    build: Callable[..., Regressor]
+    """Called with the `scale` of y, and with fields of `ProgramConfig` that differ from the paper's, which only the
+    Neurocoders use."""
     output_rate: float = 1.0
     """Factor on the learning rate of the output layer."""
 
 
-def plain(gru: int) -> Callable[[float], Regressor]:
+def plain(gru: int) -> Callable[..., Regressor]:
     """A GRU with a linear output layer."""
-    return lambda _: Regressor(2, gru, nn.Linear(gru, 1))
+    return lambda **_: Regressor(2, gru, nn.Linear(gru, 1))
 
 
-def hyper(_: float) -> Regressor:
+def hyper(**_: Any) -> Regressor:
     """A GRU with a HyperNet as output layer."""
     return Regressor(2, 28, nc.HyperLinear(28, 1, hyper=nc.HyperConfig(hidden=26)))
 
@@ -67,11 +68,12 @@ class Scaled(nn.Module):
         return self.linear(states) * (self.scale if self.log_scale is None else self.log_scale.exp())
 
 
-def neurocoder(gru: int, *, constant: bool = False, **sizes: Any) -> Callable[[float], Regressor]:
+def neurocoder(gru: int, *, constant: bool = False, **sizes: int) -> Callable[..., Regressor]:
     """A GRU with a Neurocoder as output layer, as in the paper: K = 3, l_I = 2, a = 0.1, no residual."""
-    config = nc.ProgramConfig(key_dim=3, least_used=2, orthogonality=0.1, residual=False, **sizes)
+    usual: dict[str, Any] = {"key_dim": 3, "least_used": 2, "orthogonality": 0.1, "residual": False, **sizes}
 
-    def build(_: float) -> Regressor:
+    def build(scale: float = 1.0, **changes: Any) -> Regressor:
+        config = nc.ProgramConfig(**usual | changes)
         output = nc.Linear(gru, 1, program=config, control_dim=gru if constant else None)
         return Regressor(2, gru, OneProgram(output) if constant else output)
 
@@ -95,8 +97,10 @@ a linear output layer, to show what the program layer adds."""
 CONTROLS = {
     "single-3-constant": Model("single-step, one program", None, neurocoder(**SINGLE, hidden=3, constant=True)),
     "multi-constant": Model("multi-step, one program", None, neurocoder(**MULTI, constant=True)),
-    "gru-scaled": Model("GRU, output times the scale of y", None, lambda scale: Regressor(2, 32, Scaled(32, scale))),
-    "gru-exp": Model("GRU, learned output scale", None, lambda _: Regressor(2, 32, Scaled(32, None))),
+    "gru-scaled": Model(
+        "GRU, output times the scale of y", None, lambda scale, **_: Regressor(2, 32, Scaled(32, scale))
+    ),
+    "gru-exp": Model("GRU, learned output scale", None, lambda **_: Regressor(2, 32, Scaled(32, None))),
     "gru-fast": Model("GRU, output rate x100", None, plain(32), output_rate=100.0),
 }
 """What tells programs that follow the sequence from a parametrisation that reaches a large scale sooner; only for
@@ -124,7 +128,7 @@ def split(variant: str) -> tuple[str, str]:
     return model, setting
 
 
-def family(setting: str, chunks: int, points: int, noise: float, scale: float = 1.0) -> Family:
+def family(setting: str, chunks: int, points: int, noise: float, scale: float = 1.0, reach: float = 1.0) -> Family:
     """The sequences of a setting."""
     noise = noise if setting == "noise" else 0.0
-    return Family(2 * chunks if setting == "doubled" else chunks, points, noise, scale)
+    return Family(2 * chunks if setting == "doubled" else chunks, points, noise, scale, reach)

@@ -59,7 +59,8 @@ def first_of(runs: Runs) -> Record:
 def family_of(record: Record) -> Family:
     """The sequences of a record."""
     sizes = {name: record.config[name] for name in ("chunks", "points", "noise")}
-    return family(split(record.variant)[1], **sizes, scale=record.config.get("scale", 1.0))  # older records have none
+    units = {name: record.config.get(name, 1.0) for name in ("scale", "reach")}  # older records have neither
+    return family(split(record.variant)[1], **sizes, **units)
 
 
 def title(runs: Runs) -> str:
@@ -111,8 +112,9 @@ def sections(records: Sequence[Record], paper: Mapping[str, Any]) -> list[Sectio
 def speed(settings: Sequence[Runs], paper: Mapping[str, Any]) -> Section:
     """How soon the models learn: Figure 6 in numbers that do not depend on the unit of y."""
     sequences, converged = family_of(first_of(settings[0])), paper.get("converged_multi_step")
+    at = {1.0: "x / 5", 5.0: "x"}.get(sequences.reach, f"{sequences.reach:g} x / 5")
     words = [
-        "y is the polynomial at x / 5" + (f", times {sequences.scale:,g}." if sequences.scale != 1 else "."),
+        f"y is the polynomial at {at}" + (f", times {sequences.scale:,g}." if sequences.scale != 1 else "."),
         "R² is 1 - mse / mean(y²) on held-out sequences. Persistence predicts `y_t = y_{t-1}`. The floor is that of a "
         "predictor that knows everything but the first point of each chunk, which nothing predicts.",
     ]
