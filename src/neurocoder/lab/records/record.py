@@ -40,8 +40,7 @@ class Record:
     model: dict[str, Any] | None
     """The configuration of each program layer, by its name; None: made before this was recorded."""
     loop: str
-    """How it was trained: `plain` or `graph` (a step is one CUDA graph); `stacked` (with other seeds, as one model) by
-    an older version."""
+    """How it was trained: `plain` or `graph` (a step is one CUDA graph)."""
     device: str
     precision: str
     processes: int
@@ -55,7 +54,7 @@ class Record:
     observations: dict[str, Any]
     """What the figures need from the trained model."""
     seconds: float
-    """Wall time of training and evaluation, over all parts of a resumed run; of all seeds if stacked."""
+    """Wall time of training and evaluation, over all parts of a resumed run."""
     environment: dict[str, str] = field(default_factory=dict)
     """Commit, whether the source was changed on top, versions, hardware."""
     format: int = FORMAT
