@@ -1,13 +1,26 @@
-"""Networks that more than one experiment uses."""
+"""Networks that more than one experiment uses, and the mode in which they are evaluated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 from torch import Tensor, nn
 
 import neurocoder as nc
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode; each module's own mode comes back."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:

@@ -20,7 +20,7 @@ def test_runs_of_the_same_name_have_distinct_titles():
     assert titles([record(rate=1, x=1)]) == [base]
     assert titles([record(rate=1, x=1), record(rate=2, x=1)]) == [f"{base}, rate=1", f"{base}, rate=2"]
     nested = titles([record(net={"rank": 2}), record(net={"rank": 3}), record(net={"rank": 3})])
-    assert nested == [f"{base}, net.rank=2", f"{base}, net.rank=3 (1 of 2)", f"{base}, net.rank=3 (2 of 2)"]
+    assert nested == [f"{base}, rank=2", f"{base}, rank=3 (1 of 2)", f"{base}, rank=3 (2 of 2)"]
 
 
 def test_drift_over_checkpoints_is_that_of_the_saved_models(tmp_path):

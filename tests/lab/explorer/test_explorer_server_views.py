@@ -406,7 +406,7 @@ def test_everything_wrong_is_one_clear_line(words, capsys, tmp_path, monkeypatch
     [
         ([], "give either --export FILE, or --model PACKAGE:NAME"),
         (["--model", "a:b"], "--model and --data must be given together"),
-        (["--model", "a:b", "--data", "a:c", "--inputs", "0"], "--inputs must be at least 1, got 0"),
+        (["--model", "a:b", "--data", "a:c", "--inputs", "0"], "--inputs must be a whole number >= 1, got 0"),
         (["--model", "a:b", "--data", "a:c", "--port", "70000"], "--port must be in 0..65535, got 70000"),
         (["--model", "a:b", "--export", "x.html"], "give either --export FILE, or --model PACKAGE:NAME"),
     ],

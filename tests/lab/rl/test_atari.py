@@ -187,7 +187,7 @@ def test_a_kept_agent_plays(tmp_path, head, capsys):
         assert picture.info["duration"] == 3 * 66 // 10 * 10  # a GIF counts in hundredths of a second
         picture.seek(1)
         assert picture.convert("RGB").tobytes() == shown[3]
-    with pytest.raises(ValueError, match="--every must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="--every must be a whole number >= 1, got 0"):
         play(agent, variant.environment, settings, Options(tmp_path, target, every=0))
     with pytest.raises(ValueError, match=r"--target must end in \.gif, got play\.mp4"):
         play(agent, variant.environment, settings, Options(tmp_path, tmp_path.__class__("play.mp4")))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
+from ..networks import eval_mode
 from .tasks import Data, Task
 
 ROWS = 1024
@@ -22,18 +20,6 @@ def outputs(model: nn.Module, x: Tensor, head: int | None) -> Tensor:
 def device_of(model: nn.Module) -> torch.device:
     """Where the model is."""
     return next((entry.device for entry in (*model.parameters(), *model.buffers())), torch.device("cpu"))
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode; each module's own mode comes back."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def all_outputs(model: nn.Module, x: Tensor, head: int | None) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import tyro
 
+from ..validate import Count, Range, validate
 from .page.build import write
 from .page.demo_model import load
 
@@ -29,7 +30,7 @@ class Options:
     data: Annotated[str | None, tyro.conf.arg(metavar="PACKAGE:NAME")] = None
     """Its inputs: package.module:name of a tensor, (x, y), a dictionary of arguments, a data set or an iterable of
     batches, or of a function that returns one."""
-    inputs: int = 512
+    inputs: Count = 512
     """Inputs to use, at most."""
     runs: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Checkpoints of nc.save and records of `neurocoder run` in which to follow the usage of slots over training."""
@@ -37,7 +38,7 @@ class Options:
     """Show the numbers of inputs also where they look like images."""
     host: str = "127.0.0.1"
     """Address to listen on; any other one lets other machines in."""
-    port: int = 0
+    port: Annotated[int, Range(0, 65535)] = 0
     """Port to listen on; 0: any free one."""
 
     def __post_init__(self) -> None:
@@ -45,10 +46,7 @@ class Options:
             raise ValueError("give either --export FILE, or --model PACKAGE:NAME and --data PACKAGE:NAME")
         if (self.model is None) != (self.data is None):
             raise ValueError("--model and --data must be given together")
-        if self.inputs < 1:
-            raise ValueError(f"--inputs must be at least 1, got {self.inputs}")
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"--port must be in 0..65535, got {self.port}")
+        validate(self, options=True)
 
 
 def main(options: Options) -> int:

@@ -6,7 +6,6 @@ On one CPU core it takes two minutes. The settings were chosen on the last 10,00
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import neurocoder as nc
 from ..data import mnist
 from ..experiments.digits import patterns
 from ..experiments.digits.experiment import HELD_OUT, ShuffledDigits, error, loss
+from ..experiments.supervised import schedule
 from .page.demo_model import FILE, build, measured, pooled, write
 
 
@@ -51,7 +51,7 @@ def train(options: Options, images: torch.Tensor, labels: torch.Tensor) -> nc.Li
     stream = ShuffledDigits(images, labels, options.batch, options.seed)
     steps = options.epochs * stream.steps
     optimiser = torch.optim.Adam(nc.parameter_groups(layer, lr=options.learning_rate))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: (1 + math.cos(math.pi * step / steps)) / 2)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, schedule("cosine", steps))
     for step in range(steps):
         epoch, place = divmod(step, stream.steps)
         if place == 0:
@@ -62,7 +62,7 @@ def train(options: Options, images: torch.Tensor, labels: torch.Tensor) -> nc.Li
         optimiser.zero_grad()
         loss(layer, (x + options.noise * torch.randn_like(x), told)).backward()
         optimiser.step()
-        schedule.step()
+        rates.step()
     return layer.eval()
 
 

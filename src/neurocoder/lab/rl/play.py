@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw
 import neurocoder as nc
 
 from ..records.files import atomic_write
+from ..validate import Count, validate
 from .agent import Agent, sample
 from .environments import Atari, Environments, Gymnasium, game_of, make_for
 from .settings import Settings
@@ -41,10 +42,13 @@ class Options:
     """The GIF to write."""
     seed: int = 0
     """Of the environment and of the actions."""
-    frames: int = 600
+    frames: Count = 600
     """Most pictures; an Atari picture is a step of four frames."""
-    every: int = 1
+    every: Count = 1
     """Steps from one picture to the next; 2 shows twice as much of a game in as many pictures."""
+
+    def __post_init__(self) -> None:
+        validate(self, options=True)
 
 
 class Screen:
@@ -160,9 +164,6 @@ def pictures(agent: Agent, name: str, settings: Settings, seed: int) -> Iterator
 
 def play(agent: Agent, name: str, settings: Settings, options: Options) -> int:
     """Write the GIF; returns how many pictures it has."""
-    for option in ("frames", "every"):
-        if (value := getattr(options, option)) < 1:
-            raise ValueError(f"--{option} must be at least 1, got {value}")
     if options.target.suffix != ".gif":
         raise ValueError(f"--target must end in .gif, got {options.target}")
     steps = islice(pictures(agent, name, settings, options.seed), 0, options.frames * options.every, options.every)

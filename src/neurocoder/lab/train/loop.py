@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..networks import eval_mode
 from ..records.record import OWN
 from .context import Context, TrainingError
 from .spec import TrainSpec
@@ -92,12 +93,8 @@ class Stepper:
 @contextmanager
 def evaluating(model: nn.Module, context: Context) -> Iterator[None]:
     """The model in eval mode, without gradients, in the run's precision."""
-    model.eval()
-    try:
-        with torch.no_grad(), context.autocast():
-            yield
-    finally:
-        model.train()
+    with eval_mode(model), torch.no_grad(), context.autocast():
+        yield
 
 
 class Training:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import log_softmax
 
-from ..evaluation import device_of, eval_mode, outputs
+from ...networks import eval_mode
+from ..evaluation import device_of, outputs
 from ..tasks import Task
 from .base import trainable
 from .quadratic import Quadratic, Term

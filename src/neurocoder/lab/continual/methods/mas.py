@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..evaluation import device_of, eval_mode, outputs
+from ...networks import eval_mode
+from ..evaluation import device_of, outputs
 from ..pool import permutation
 from ..tasks import Task
 from .base import trainable

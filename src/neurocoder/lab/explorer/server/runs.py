@@ -17,6 +17,7 @@ import neurocoder as nc
 
 from ...records import store
 from ...records.record import Record
+from ...report.compare import flattened
 from .inputs import line
 from .layer import rounded
 from .study import Study, require_place
@@ -107,7 +108,7 @@ class Runs:
 def titles(records: Sequence[Record]) -> list[str]:
     """Distinct ones: with the settings in which records of the same name differ, and numbered if these are equal."""
     names = [f"{one.experiment}/{one.preset} {one.variant}, seed {one.seed}" for one in records]
-    settings = [_settings(one.config) for one in records]
+    settings = [flattened(one.config) for one in records]
     found = []
     for name, own in zip(names, settings, strict=True):
         alike = [other for other, its in zip(settings, names, strict=True) if its == name]
@@ -117,15 +118,6 @@ def titles(records: Sequence[Record]) -> list[str]:
     for place, name in enumerate(found):
         seen[name] += 1
         found[place] = f"{name} ({seen[name]} of {count[name]})" if count[name] > 1 else name
-    return found
-
-
-def _settings(config: Mapping[str, Any], group: str = "") -> dict[str, str]:
-    """Settings by name, those inside others with dots."""
-    found: dict[str, str] = {}
-    for name, value in config.items():
-        name = f"{group}{name}"
-        found |= _settings(value, f"{name}.") if isinstance(value, Mapping) else {name: str(value)}
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 import neurocoder as nc
 
+from ...networks import eval_mode
 from ..page.packaged import encoded
 from .inputs import Batch, Inputs, line
 from .layer import DIGITS, Layer, coded, rounded_to, to_json
@@ -40,19 +40,6 @@ def require_place(name: str, place: int, count: int) -> None:
         raise BadQuestion(f"{name} must be a whole number from 0 to {count - 1}, got {place}")
 
 
-@contextlib.contextmanager
-def watching(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients; afterwards each module is in the mode in which it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 class Study:
     """A model, some inputs, and what is to be seen. Calls of the model wait for each other."""
 
@@ -73,7 +60,7 @@ class Study:
 
     def run(self, batch: Batch) -> tuple[nc.Recording, Any]:
         """The programs of one batch, and the model's output."""
-        with self.lock, watching(self.model), nc.record(self.model) as trace:
+        with self.lock, eval_mode(self.model), torch.no_grad(), nc.record(self.model) as trace:
             moved = batch.to(self.device)
             output = self.model(*moved.args, **moved.kwargs)
         return trace, output
