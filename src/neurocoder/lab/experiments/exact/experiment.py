@@ -78,13 +78,29 @@ class Exact(Experiment):
     Config: ClassVar[type] = ExactExperimentConfig
     metric: ClassVar[str | None] = "average_accuracy"
     presets: ClassVar[Mapping[str, ExactExperimentConfig]] = {
+        "quick": ExactExperimentConfig(features=250, samples=1_000),
         "best": ExactExperimentConfig(),
         "best-224": ExactExperimentConfig(size=224),
         "smoke": ExactExperimentConfig(features=66, samples=100),
     }
-    seeds: ClassVar[Mapping[str, Sequence[int]]] = {"best": range(10), "best-224": range(10), "smoke": range(1)}
-    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {"best": (120, 10), "best-224": (120, 10), "smoke": (1, 1)}
-    selections: ClassVar[Mapping[str, str]] = {"best": "mnist-*", "best-224": "cifar*", "smoke": "mnist-*"}
+    seeds: ClassVar[Mapping[str, Sequence[int]]] = {
+        "quick": range(1),
+        "best": range(10),
+        "best-224": range(10),
+        "smoke": range(1),
+    }
+    minutes: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "quick": (1, 1),
+        "best": (120, 10),
+        "best-224": (120, 10),
+        "smoke": (1, 1),
+    }
+    selections: ClassVar[Mapping[str, str]] = {
+        "quick": "mnist-local16,mnist-rbf,mnist-relu,mnist-fourier,mnist-randumb,mnist-ridge,mnist-slda,mnist-mean",
+        "best": "mnist-*",
+        "best-224": "cifar*",
+        "smoke": "mnist-*",
+    }
 
     def variants(self, config: ExactExperimentConfig) -> list[str]:
         found = []
