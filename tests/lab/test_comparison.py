@@ -108,6 +108,14 @@ def test_models_that_differ_are_told_apart_where_a_run_lacks_a_setting():
     assert [comparison.label(settings) for settings, _ in rows] == ["slots 30", "slots 60"]
 
 
+def test_records_that_are_older_than_a_setting_have_its_default():
+    old, new = ({"fc": {"slots": 4} | more} for more in ({}, {"normalise": False}))
+    runs = [replace(record(seed=seed), model=model) for seed, model in enumerate((old, new, new))]
+    assert comparison.models(runs) == [{}, {}, {}]
+    runs[0] = replace(runs[0], model={"fc": {"slots": 4, "normalise": True}})
+    assert comparison.models(runs) == [{"normalise": True}, {}, {}]
+
+
 def test_runs_of_one_command_stay_together(toy, tmp_path, monkeypatch):
     """A setting without effect on the baseline would else set it apart from what is compared with it."""
     effective = lambda self, config, variant: config if variant == "J5" else {}  # noqa: E731

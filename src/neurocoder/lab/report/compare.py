@@ -20,6 +20,8 @@ Effective = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
 
 AS_THE_PRESET = "as the preset"
 """The settings of the preset's own configuration, in words."""
+NEWER = {"normalise": False}
+"""Settings of layers that older records lack, and what they stand for there."""
 LETTERS = 36
 """In a line of a panel's title."""
 
@@ -49,7 +51,8 @@ def models(runs: Sequence[Record]) -> list[Settings]:
     flat = [flattened(run.model or {}, len(run.model or {}) > 1) for run in runs]
     found: list[Settings] = [{} for _ in runs]
     for name in dict.fromkeys(name for settings in flat for name in settings):
-        values = [settings.get(name, "default") for settings in flat]
+        missing = NEWER.get(name.rpartition(" ")[2], "default")
+        values = [settings.get(name, missing) for settings in flat]
         most, times = Counter(map(repr, values)).most_common(1)[0]
         for settings, value in zip(found, values, strict=True):
             if repr(value) != most or 2 * times <= len(values):
