@@ -120,8 +120,7 @@ def chapters(group: Group, paper: Mapping[str, Any], warn: Callable[[str], None]
     usual = records[0].config if known is None else plain(known)
     rows = configurations(records, usual, experiment.effective)
     if len(rows) > 1 and all(record.config == records[0].config for record in records):
-        # One command made them, so they stay together; settings that are gone since then had no effect.
-        rows = configurations(records, usual, lambda config, _: {key: config[key] for key in config if key in usual})
+        rows = configurations(records, usual)  # one command made them, so they stay together
 
     def chapter(name: str, chosen: Sequence[Record], sections: Sequence[Section]) -> Chapter:
         stem = slug(experiment.name, name)
