@@ -273,7 +273,7 @@ def asking(layer, **fields):
     return edit(lambda config, _: config["layers"][layer]["config"].update(fields))
 
 
-LARGER = "is damaged: its coded layers have more numbers than the file"
+LARGER = "is of another architecture, or damaged: its coded layers would have more numbers in this model than the"
 FORGED = {
     "header of exabytes": (long_header(2**63), "damaged or not a safetensors file"),
     "header of gigabytes": (long_header(2**32), "damaged or not a safetensors file"),

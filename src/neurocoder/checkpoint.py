@@ -205,7 +205,10 @@ def _recoded_as_saved(model: nn.Module, saved: Checkpoint, wrapper: nn.Module) -
     twins = {names: _built(LayerSpec.like, plain, names[0], entries[names[0]]) for names, plain in replaced.items()}
     needed = sum(tensor.numel() for twin in twins.values() for tensor in twin.state_dict().values())
     if needed > sum(tensor.numel() for tensor in saved.tensors.values()):
-        raise CheckpointError(f"{saved.file} is damaged: its coded layers have more numbers than the file")
+        raise CheckpointError(
+            f"{saved.file} is of another architecture, or damaged: its coded layers would have more numbers in this "
+            "model than the file has"
+        )
     layers = {names: _built(LayerSpec.empty, plain, names[0], entries[names[0]]) for names, plain in replaced.items()}
     return layers, replaced
 

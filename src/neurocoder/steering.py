@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,28 +191,37 @@ def fit_control(
             start = model.controller.default
         model = model.model
     layer = steered_layers(model)[0]
+    if start is not None:
+        require_floating("start", start)
     for name, count in (("steps", steps), ("patience", patience)):
         require_whole(name, count)
     require_number("lr", lr, positive=True)
-    z = layer.prototype.new_zeros(layer.control_dim) if start is None else start.detach().to(layer.prototype, copy=True)
-    if z.shape != (layer.control_dim,):
-        raise ValueError(f"start must have shape ({layer.control_dim},), got {tuple(z.shape)}")
     data, held_out = (list(given) if isinstance(given, Iterator) else given for given in (data, held_out))
-    best, least, best_step = z.clone(), math.inf, 0
-    with _frozen(model), torch.enable_grad():
+    with _frozen(model), torch.inference_mode(False), torch.enable_grad():
+        like = layer.prototype
+        z = like.new_zeros(layer.control_dim) if start is None else start.detach().to(like, copy=True)
+        if z.shape != (layer.control_dim,):
+            raise ValueError(f"start must have shape ({layer.control_dim},), got {tuple(z.shape)}")
+        best, least, best_step = z.clone(), math.inf, 0
         optimiser = torch.optim.Adam([z.requires_grad_()], lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for step, call in zip(range(steps), _forever(data), strict=False):
             value = _loss_of(model, z, call, loss)
             if not value.isfinite():
-                raise ValueError(
-                    f"loss must stay finite, got {value.item()} at step {step}: take a smaller lr than {lr}"
-                )
+                remedy = f"take a smaller lr than {lr}" if step else "look at the data, the start and the model"
+                raise ValueError(f"loss must stay finite, got {value.item()} at step {step}: {remedy}")
             (z.grad,) = torch.autograd.grad(value, z, allow_unused=True) if value.requires_grad else (None,)
             if z.grad is None:
                 raise ValueError(
                     "loss must have a gradient to the control, got none: growing layers look their slots up, without "
                     "one, and a loss must not detach the output"
+                )
+            if step == 0 and value and not z.grad.any():
+                warnings.warn(
+                    "fit_control: the control does not change the loss, so z stays as it starts; train the model with "
+                    "several controls first",
+                    UserWarning,
+                    stacklevel=2,
                 )
             optimiser.step()
             schedule.step()
@@ -219,6 +229,9 @@ def fit_control(
                 with torch.no_grad():
                     found = [_loss_of(model, z, other, loss) for other in calls(held_out)]
                 mean = float(torch.stack(found).mean()) if found else math.nan
+                if not math.isfinite(mean):
+                    got = f"a loss of {mean} at step {step}" if found else "no batch"
+                    raise ValueError(f"held_out must have batches with a finite loss, got {got}")
                 if mean < least:
                     best, least, best_step = z.detach().clone(), mean, step
                 elif step - best_step >= patience:

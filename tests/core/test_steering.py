@@ -275,11 +275,20 @@ def test_fit_control_stops_early_at_the_best_on_held_out_data():
     assert held_loss(best) <= held_loss(nc.fit_control(model, (x, y), mse_loss, steps=100, lr=0.3))
 
 
-def test_fit_control_works_where_gradients_are_off():
-    model = network()
-    with torch.no_grad():
-        z = nc.fit_control(model, (torch.randn(8, 4), torch.randn(8, 2)), mse_loss, steps=3)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_fit_control_works_where_gradients_are_off(mode):
+    model, x, y = network(), torch.randn(8, 4), torch.randn(8, 2)
+    with mode():
+        z = nc.fit_control(model, (x, y), mse_loss, steps=3)
     assert z.abs().sum() > 0
+    assert not z.is_inference()
+
+
+def test_fit_control_says_that_a_control_has_no_effect_yet():
+    model = nc.recode(nn.Sequential(nn.Linear(4, 2)), "0", nc.CoreConfig(), control_dim=Z)
+    with pytest.warns(UserWarning, match="the control does not change the loss, so z stays as it starts"):
+        z = nc.fit_control(model, (torch.randn(8, 4), torch.randn(8, 2)), mse_loss, steps=3)
+    assert not z.any()
 
 
 @pytest.mark.parametrize(
@@ -288,13 +297,22 @@ def test_fit_control_works_where_gradients_are_off():
         ({"lr": 0}, "lr must be a finite number > 0, got 0"),
         ({"steps": 0}, "steps must be a whole number >= 1, got 0"),
         ({"patience": -1}, "patience must be a whole number >= 1, got -1"),
+        ({"start": [0.0, 0.0, 0.0]}, "start must be a floating-point tensor, got list"),
+        ({"held_out": []}, "held_out must have batches with a finite loss, got no batch"),
+        (
+            {"held_out": (torch.full((6, 4), float("nan")), torch.zeros(6, 2))},
+            "held_out must have batches with a finite loss, got a loss of nan at step 4",
+        ),
         ({"start": torch.zeros(2)}, r"start must have shape \(3,\), got \(2,\)"),
         ({"data": torch.zeros(6, 4)}, r"data must be \(inputs, target\)"),
         ({"data": []}, "data must have at least one batch, got none"),
         ({"data": 3}, "data must be a tensor"),
         ({"loss": lambda y, target: y - target}, r"loss must return a tensor of shape \(\), got shape \(6, 2\)"),
         ({"loss": lambda y, target: 0.0}, r"loss must return a tensor of shape \(\), got float"),
-        ({"loss": lambda y, target: y.sum() * float("nan")}, "loss must stay finite, got nan at step 0"),
+        (
+            {"loss": lambda y, target: y.sum() * float("nan")},
+            "loss must stay finite, got nan at step 0: look at the data",
+        ),
     ],
 )
 def test_wrong_arguments_of_fit_control_change_nothing(changes, message):

@@ -242,6 +242,9 @@ def test_only_forgotten_samples_of_the_basis_are_warned_of():
             "y must be labels \\(60,\\) >= 0 and < 3, or.*numbers \\(60, 3\\), got torch.int64 \\(60,\\) from 1 to 3",
         ),
         (lambda f, x, y: f.observe(x.numpy(), y), "x must be a floating-point tensor, got ndarray"),
+        (lambda f, x, y: f.observe(x, y, weight=2.0), "weight must be 60 finite numbers >= 0, one a sample, got"),
+        (lambda f, x, y: f.observe(x.double() * 1e200, y), "must have finite sums of squares, got x up to"),
+        (lambda f, x, y: f.observe(x, one_hot(y, 3).double() * 1e200), "must have finite sums of squares"),
         (lambda f, x, y: f.observe(x, y[:5]), r"got torch.int64 \(5,\) from 0 to 2"),
         (lambda f, x, y: f.observe(x, torch.randn(60, 2)), r"got torch.float32 \(60, 2\) from"),
         (lambda f, x, y: f.observe(x, y, weight=-torch.ones(60)), "weight must be 60 finite numbers >= 0"),
@@ -257,7 +260,8 @@ def test_only_forgotten_samples_of_the_basis_are_warned_of():
         (lambda f, x, y: f.merge(nn.Linear(4, 3)), "other must be a copy from before observing"),
         (lambda f, x, y: f.merge(make(slots=4)[0]), "other must be a copy from before observing"),
         (lambda f, x, y: f.merge(make(seed=1)[0]), "other must be a copy from before observing"),
-        (lambda f, x, y: f.solve(ridge=0), "ridge must be None or a finite number > 0, got 0"),
+        (lambda f, x, y: f.solve(ridge="best"), "ridge must be a finite number > 0, got 'best'"),
+        (lambda f, x, y: f.solve(ridge=0), "ridge must be a finite number > 0, got 0"),
         (lambda f, x, y: f.probabilities(x), "probabilities need calibrate"),
         (lambda f, x, y: f.calibrate(x, one_hot(y, 3).float()), "calibrate must be given labels"),
     ],
@@ -291,6 +295,44 @@ def test_nothing_is_answered_before_it_was_learned():
         layer.basis(torch.randn(2, 4))
     with pytest.raises(ValueError, match="at least 3 inputs that differ, got 9"):
         layer.basis(torch.ones(9, 4))
+    with pytest.raises(ValueError, match=r"differ by less than 1e\+18: scale them first"):
+        layer.basis(1e30 * torch.randn(9, 4))
+    assert not any(layer.memory.mean)
+
+
+@pytest.mark.parametrize("changes", [{}, {"ledger": True}, {"outputs": None}, {"outputs": None, "per_class": True}])
+def test_an_empty_batch_changes_nothing(changes):
+    layer, x, y, _ = make(**changes)
+    layer.observe(x[:0], y[:0])
+    layer.observe(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer.forget(x[:0], y[:0])
+    fresh, *_ = make(**changes)
+    fresh.observe(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(layer.sums, fresh.sums, strict=True))
+
+
+def test_what_was_learned_in_inference_mode_is_ordinary():
+    layer, x, y, _ = make()
+    with torch.inference_mode():
+        layer.observe(x[:40], y[:40])
+        layer(x)  # solves
+    inputs = x.clone().requires_grad_()
+    layer(inputs).sum().backward()
+    assert inputs.grad.any()
+    layer.load_state_dict(make()[0].state_dict())
+    layer.observe(x, y)
+    layer.solve(1.0)
+    torch.testing.assert_close(layer.V, learned(slice(None)).V, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("label", [1.5, "two", -1, 3])
+def test_a_class_that_is_none_is_not_forgotten(label):
+    layer, x, y, _ = make(per_class=True)
+    layer.observe(x, y)
+    with pytest.raises(ValueError, match="forget_class needs per_class, no ledger, and an observed label, got"):
+        layer.forget_class(label)
 
 
 @pytest.mark.parametrize(
@@ -404,6 +446,8 @@ def test_recode_answers_with_the_old_weight_until_solved(tmp_path):
         with pytest.raises(ValueError, match="call model"):
             collector.observe(y)
         model(x[:10])
+        with pytest.raises(ValueError, match="y must be labels"):
+            collector.forget(y)  # the wrong ones; the inputs stay
         with pytest.warns(UserWarning, match="10 forgotten samples"):
             collector.forget(y[:10])
     assert torch.equal(model(x), before)

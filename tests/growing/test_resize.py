@@ -161,6 +161,31 @@ def test_a_grown_layer_saves_and_loads(tmp_path):
         assert torch.equal(a, b), name
 
 
+@pytest.mark.parametrize("times", [0, 5])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_training_goes_on_from_a_state_of_another_capacity(name, times):
+    """As one takes the best weights back; the optimiser keeps its state, as with a plain layer."""
+    layer, optimiser, _ = training(OPTIMISERS[name], 3)
+    step(layer, optimiser)
+    other, another, _ = training(OPTIMISERS[name], 3)
+    for _ in range(times):
+        step(other, another)
+    layer.load_state_dict(other.state_dict())
+    assert layer.memory.capacity == other.memory.capacity
+    for _ in range(5):
+        step(layer, optimiser)
+    for key, value in optimiser.state[layer.memory.U].items():
+        assert not isinstance(value, torch.Tensor) or value.dim() == 0 or value.shape == layer.memory.U.shape, key
+    assert int(layer.memory.written) > int(other.memory.written)
+
+
+def test_lbfgs_is_refused_where_slots_come_and_go():
+    model = nn.Sequential(nn.Linear(7, 7), filled("linear", 2))
+    optimiser = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(ValueError, match=r"optimiser must keep a state for each parameter.*got LBFGS: use Adam"):
+        grow(model, optimiser)
+
+
 def test_an_optimiser_whose_state_cannot_grow_is_refused_at_once():
     layer = filled("linear", 2)
     optimiser = torch.optim.Adafactor(layer.parameters(), 0.01)

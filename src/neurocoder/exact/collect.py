@@ -24,11 +24,11 @@ class Collector:
         self._inputs = {"x": x.detach(), "control": self.layer.resolve_control(control)}
 
     def _give(self, method: Callable[..., None], **targets: Tensor | None) -> None:
-        """Call a method of the layer with the inputs, once."""
+        """Call a method of the layer with the inputs, once; they stay where it raises an error."""
         if self._inputs is None:
             raise ValueError("the model has not been called since the last observe or forget: call model(x) first")
-        inputs, self._inputs = self._inputs, None
-        method(**inputs, **targets)
+        method(**self._inputs, **targets)
+        self._inputs = None
 
     def basis(self) -> None:
         """`layer.basis` of the last call's inputs."""

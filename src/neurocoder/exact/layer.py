@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.functional import linear
 
+from ..layer.checks import require_number
 from ..layer.linear import CodedLinear, Options
 from ..layer.start import keeping
 from .config import ExactConfig
@@ -119,10 +120,11 @@ class ExactLinear(CodedLinear):
         """What was observed; shares memory with the buffers."""
         return Sums(*(self.get_buffer(f"sum_{name}") for name in Sums._fields))
 
+    @torch.inference_mode(False)
     def keep(self, sums: Sums) -> None:
         """Have observed this; a solution is then out of date."""
         for name, tensor in sums._asdict().items():
-            self.register_buffer(f"sum_{name}", tensor)
+            self.register_buffer(f"sum_{name}", tensor.clone() if tensor.is_inference() else tensor)
         self.out_features, self.weight_shape = len(sums.square), (len(sums.square), self.in_features)
         self.register_buffer("V", torch.zeros_like(sums.B, dtype=torch.float32))
         self.is_current = False
@@ -149,13 +151,15 @@ class ExactLinear(CodedLinear):
 
     def paired(self, x: Tensor, control: Tensor | None, learning: bool = True) -> tuple[Tensor, Tensor, torch.Size]:
         """Inputs (N, d_in), the control of each (N, d_z), and the inputs' leading dimensions; to learn: no NaN."""
-        rows, leading = self.rows(x, control := self.resolve_control(control))
-        x = x.detach() if learning else x
+        control = self.resolve_control(control)
+        rows, leading = self.rows(x, control)
         if control is not None:
             rows = rows.repeat_interleave(math.prod(x.shape[len(leading) : -1]), 0)
-        if learning and not (x.isfinite().all() and rows.isfinite().all()):
-            raise ValueError("x and control must be finite, got NaN or infinity")
-        return x.reshape(-1, self.in_features), rows.detach() if learning else rows, x.shape[:-1]
+        if learning:
+            x, rows = x.detach(), rows.detach()
+            if not (x.isfinite().all() and rows.isfinite().all()):
+                raise ValueError("x and control must be finite, got NaN or infinity")
+        return x.reshape(-1, self.in_features), rows, x.shape[:-1]
 
     def basis(self, x: Tensor, control: Tensor | None = None) -> None:
         """Fix keys and directions by inputs (..., d_in), before anything is observed; a few hundred are enough.
@@ -193,9 +197,11 @@ class ExactLinear(CodedLinear):
             raise ValueError(f"weight must be {len(x)} finite numbers >= 0, one a sample, got {tuple(c.shape)}")
         outputs = max(self.out_features, int(y.max()) + 1 if self.is_open and len(y) else 0)
         found = Sums.zero(self.width, outputs, self.config.per_class, self.V.device)
-        for rows in torch.arange(len(x), device=x.device).split(CHUNK):
+        for rows in torch.arange(len(x), device=x.device).split(CHUNK) if len(x) else ():
             phi = self.features(x[rows].double(), z[rows].double())
             found.add(phi, y[rows], c[rows], self.config.per_class)
+        if not (found.G.diagonal(dim1=1, dim2=2).isfinite().all() and found.square.isfinite().all()):
+            raise ValueError(f"x, y and weight must have finite sums of squares, got x up to {x.abs().max():.0e}")
         return found._replace(ledger=hashes(x, z, y, c)) if self.config.ledger else found
 
     def observe(self, x: Tensor, y: Tensor, weight: Tensor | None = None, *, control: Tensor | None = None) -> None:
@@ -226,11 +232,12 @@ class ExactLinear(CodedLinear):
 
     def forget_class(self, label: int) -> None:
         """Subtract all samples with this label, without their data; needs `per_class`, and no `ledger`."""
-        if not self.config.per_class or self.config.ledger or label not in self.sums.samples.nonzero():
+        known = self.sums.samples.nonzero().flatten().tolist()
+        if not self.config.per_class or self.config.ledger or label not in known:
             raise ValueError(f"forget_class needs per_class, no ledger, and an observed label, got {label!r}")
         left = Sums(*(tensor.clone() for tensor in self.sums))
         for tensor in (left.G, left.B.mT, left.square, left.samples):
-            tensor[label] = 0
+            tensor[int(label)] = 0
         self.keep(left)
 
     def merge(self, other: ExactLinear) -> Self:
@@ -255,13 +262,14 @@ class ExactLinear(CodedLinear):
         distributed.all_gather_object(layers, copy.deepcopy(self).cpu(), group)
         return functools.reduce(type(self).merge, layers).to(self.V.device)
 
+    @torch.inference_mode(False)  # a solution that was found in it could not take part in a backward
     def solve(self, ridge: float | None = None) -> Solution:
         """Solve for V. `ridge` defaults to the configuration's; None there, too, is generalised cross-validation."""
         if not self.sums.samples.any():
             raise ValueError("nothing was observed yet: call observe(x, y) first")
         ridge = self.config.ridge if ridge is None else ridge
-        if ridge is not None and not 0 < ridge < math.inf:
-            raise ValueError(f"ridge must be None or a finite number > 0, got {ridge!r}")
+        if ridge is not None:
+            require_number("ridge", ridge, positive=True)
         self.V, solution = solve(self.sums, ridge)
         self.ridge.fill_(ridge or 0)
         self.is_solved = self.is_current = True

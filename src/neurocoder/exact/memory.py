@@ -13,6 +13,9 @@ SCALE = 30.0
 REACH = 4.0
 """What the directions make of an input one median distance away from the mean."""
 
+LARGEST = 1e18
+"""Median distance between inputs: answers square distances in float32."""
+
 
 class ExactMemory(nn.Module):
     """The fixed part of an exact layer, the basis: buffers, so that no optimiser moves them.
@@ -61,6 +64,8 @@ class ExactMemory(nn.Module):
         of_x, of_z = (torch.pdist(rows[:1000]).median() for rows in (x, z))
         if len(x) <= self.rank or not (of_x > 0 and of_z > 0):
             raise ValueError(f"basis must be given at least {max(2, self.rank + 1)} inputs that differ, got {len(x)}")
+        if max(of_x, of_z) > LARGEST:
+            raise ValueError(f"basis must be given inputs that differ by less than {LARGEST:.0e}: scale them first")
         self.draw()
         self.bandwidth.copy_(self.config.width * of_z)
         if self.needs_inputs:

@@ -76,7 +76,7 @@ class Sums(NamedTuple):
 
 def hashes(*parts: Tensor) -> Tensor:
     """A 64-bit hash (N,) of each sample, from the rows of all parts; on the device of the first."""
-    rows = torch.cat([part.detach().cpu().double().reshape(len(part), -1) for part in parts], 1).numpy()
+    rows = torch.cat([part.detach().cpu().double().unsqueeze(-1).flatten(1) for part in parts], 1).numpy()
     digests = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
     found = [int.from_bytes(digest, "big", signed=True) for digest in digests]
     return torch.tensor(found, dtype=torch.int64, device=parts[0].device)

@@ -12,6 +12,10 @@ from torch.optim import Optimizer
 from .config import GrowingConfig
 from .memory import GrowingMemory, set_row
 
+REMEDY = (
+    "use Adam, AdamW, Adagrad, RMSprop or SGD, or set growing.max_slots to growing.slots and growing.reuse_below to 0"
+)
+
 
 class HasMemory(Protocol):
     """What these functions need of a growing layer."""
@@ -22,13 +26,16 @@ class HasMemory(Protocol):
 
 def require_resizable(memory: GrowingMemory, optimiser: Optimizer | None) -> None:
     """Require that the optimiser's state has one entry for each number of U and V, or one in all."""
+    if isinstance(optimiser, torch.optim.LBFGS):
+        raise ValueError(
+            f"optimiser must keep a state for each parameter, so that slots can come and go, got LBFGS: {REMEDY}"
+        )
     for name, parameter in memory.named_parameters():
         for key, value in ({} if optimiser is None else optimiser.state.get(parameter, {})).items():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape != parameter.shape:
                 raise ValueError(
                     f"optimiser must keep a state like {name} {tuple(parameter.shape)} or a scalar, so that slots can "
-                    f"come and go, got {key} {tuple(value.shape)} of {type(optimiser).__name__}: use Adam, AdamW, "
-                    "Adagrad, RMSprop or SGD, or set growing.max_slots to growing.slots and growing.reuse_below to 0"
+                    f"come and go, got {key} {tuple(value.shape)} of {type(optimiser).__name__}: {REMEDY}"
                 )
 
 

@@ -257,7 +257,8 @@ def grow(model: nn.Module, optimiser: Optimizer) -> Growth:
                 raise ValueError(f"growing layer {name!r} must not be sharded: fully_shard splits its slots")
             if id(bank) not in held:
                 raise ValueError(f"optimiser must hold memory.{key} of growing layer {name!r}, which it does not")
-        require_resizable(layer.memory, optimiser)
+        if layer.memory.capacity < layer.config.limit or layer.memory.reuses:
+            require_resizable(layer.memory, optimiser)
         if layer.trains_frozen_residual:
             raise ValueError(
                 f"growing layer {name!r} has residual='frozen', but its R or bias is trainable, as PEFT's "

@@ -165,8 +165,8 @@ class GrowingLayer(CodedLayer):
         return {**super().__getstate__(), "ambient_mask": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """As in any module, but the memory first takes the capacity that was saved; and slots without their keys, which
-        are buffers, are an error, strict or not."""
+        """As in any module, but the memory first takes the capacity that was saved, and the state of the optimiser that
+        grows it too; and slots without their keys, which are buffers, are an error, strict or not."""
         *_, errors = rest
         slots, state = (
             [f"{prefix}memory.{name}" for name, _ in found]
@@ -181,5 +181,5 @@ class GrowingLayer(CodedLayer):
         saved: Any = state_dict.get(f"{prefix}memory.U")
         fits = isinstance(saved, Tensor) and saved.dim() == 3 and saved.shape[1:] == self.memory.U.shape[1:]
         if fits and len(saved) != self.memory.capacity:
-            set_capacity(self, len(saved))
+            set_capacity(self, len(saved), self.memory.guard.allowed)
         super()._load_from_state_dict(state_dict, prefix, *rest)

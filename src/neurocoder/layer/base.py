@@ -431,7 +431,7 @@ class CodedLayer(nn.Module):
             raise ValueError(
                 f"control must be given: this {type(self).__name__} has control_dim={self.control_dim}; call "
                 "layer(x, control=z) or run the model inside `with nc.control(model, z):`"
-                f"{again if current_backward() >= 0 else ''}"
+                f"{again if not torch.compiler.is_compiling() and current_backward() >= 0 else ''}"
             )
         require_floating("control", control)
         return control
