@@ -1,5 +1,6 @@
 """The command line: what it offers, and what it says to wrong input."""
 
+import dataclasses
 import importlib.util
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from neurocoder.lab.cli import main
 from neurocoder.lab.experiments import EXPERIMENTS, load
 from neurocoder.lab.experiments.digits.models import build_model
 from neurocoder.lab.runner.command import PRESETS
-from neurocoder.lab.runner.options import parse_run
+from neurocoder.lab.runner.options import INSTEAD, parse_run
 
 
 def test_help_lists_the_commands(capsys):
@@ -90,10 +91,15 @@ def test_help_of_run_shows_options_and_the_config_with_the_presets_values(capsys
         ("run lines:Lines --seeds 0,", "--seeds must be like 0-9 or 0,3,5, got '0,'"),
         ("run lines:Lines --variants lin,prog*", "--variants must match some of linear, program, dropout"),
         ("run lines:Lines --jobs 0", "--jobs must be a whole number >= 1, got 0"),
+        ("run lines:Lines --devices 4", f"--devices is gone, a run has one device: {INSTEAD}"),
+        ("run lines:Lines --nodes=2 --steps 9", f"--nodes is gone, a run has one device: {INSTEAD}"),
         ("run lines:Lines --precision 16-mixed", "'16-mixed'"),
         ("run lines:Lines --checkpoint-seconds -1", "--checkpoint-seconds must be a finite number >= 0, got -1.0"),
         ("run lines:Lines --jobs 2 --cluster auto", "--jobs and --cluster cannot be combined"),
-        ("run lines:Lines --loop stacked", "'stacked'"),
+        (
+            "run lines:Lines --loop stacked",
+            f"must be auto, plain or graph, got stacked, which is gone: {INSTEAD}",
+        ),
         ("run lines:Lines --device cpu --loop graph", "--loop graph needs a GPU, got --device cpu"),
         ("run lines:Lines --resume --overwrite", "--resume continues runs, --overwrite starts them over"),
         ("run lines:Lines --data-root /no/such/folder", "--data-root must be a folder, got /no/such/folder"),
@@ -245,6 +251,14 @@ def test_a_folder_of_data_that_is_not_there(capsys, monkeypatch):
 def test_what_is_automatic_is_settled_by_the_hardware(gpu, words, device, loop):
     setup = parse_run(["lines:Lines", *words])[0].setup(gpu, Lines.loops)
     assert (setup.device, setup.loop) == (device, loop)
+
+
+def test_an_experiment_may_have_a_setting_named_as_a_former_option(monkeypatch):
+    fields = [("nodes", int, 1)]
+    kind = dataclasses.make_dataclass("Config", fields, bases=(Lines.Config,), frozen=True)
+    monkeypatch.setattr(Lines, "Config", kind)
+    monkeypatch.setattr(Lines, "presets", {"best": kind()})
+    assert parse_run(["lines:Lines", "--nodes", "3"])[2].nodes == 3
 
 
 def test_seeds_variants_and_presets_are_chosen(tmp_path, capsys):

@@ -81,6 +81,7 @@ def test_source_is_compared_with_a_commit_where_git_knows_it():
     assert environment.source_changed(head, environment.committed(head)) == "no"
     assert environment.source_changed(head, "0" * 64) == "yes"
     assert environment.source_changed("f" * 40, "0" * 64) == "unknown"
+    assert environment.source_changed(head + "+", environment.committed(head)) == "yes"
     assert environment.source_changed(head, None) == "unknown"
 
 

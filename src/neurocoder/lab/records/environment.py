@@ -69,6 +69,8 @@ def committed(commit: str) -> str | None:
 
 def source_changed(commit: str, source: str | None) -> str:
     """Whether source with this hash differs from the commit: `yes`, `no`, or `unknown` where git cannot tell."""
+    if commit.endswith("+"):
+        return "yes"
     expected = committed(commit) if source else None
     return "unknown" if expected is None else "no" if expected == source else "yes"
 

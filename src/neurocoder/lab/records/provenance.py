@@ -34,7 +34,7 @@ def execution_flags(record: Record) -> list[str]:
     usual = "graph" if record.device == "cuda" else "plain"
     return [
         *([] if record.precision == "32-true" else ["--precision", record.precision]),
-        *([] if record.loop == usual else ["--loop", record.loop]),
+        *([] if record.loop in (usual, "stacked") else ["--loop", record.loop]),  # seeds that an older version stacked
     ]
 
 
@@ -74,7 +74,7 @@ def source(record: Record) -> str:
     """The commit of a record, cut to twelve digits: with + if the package's source differed from it, with ? if that
     cannot be told."""
     commit = record.environment.get("commit", "unknown")
-    return commit[:12] + {"yes": "+", "no": "", "unknown": "?"}[changed_source(record)]
+    return commit.rstrip("+")[:12] + {"yes": "+", "no": "", "unknown": "?"}[changed_source(record)]
 
 
 def changed_source(record: Record) -> str:
@@ -100,9 +100,10 @@ def duration(seconds: float) -> str:
 
 
 def runs(records: Sequence[Record]) -> str:
-    """Their number and total time."""
-    total = sum(record.seconds for record in records)
-    return f"{len(records)} run{'s' * (len(records) > 1)}, {duration(total)} in all"
+    """Their number and total time. Stacked seeds share one time."""
+    times = [record.seconds for record in records if record.loop != "stacked"]
+    times += [seconds for _, seconds in {(r.variant, r.seconds) for r in records if r.loop == "stacked"}]
+    return f"{len(records)} run{'s' * (len(records) > 1)}, {duration(sum(times))} in all"
 
 
 def warnings(preset: str, records: Sequence[Record]) -> list[str]:

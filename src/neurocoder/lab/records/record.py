@@ -40,7 +40,8 @@ class Record:
     model: dict[str, Any] | None
     """The configuration of each program layer, by its name; None: made before this was recorded."""
     loop: str
-    """How it was trained: `plain` or `graph` (a step is one CUDA graph)."""
+    """How it was trained: `plain` or `graph` (a step is one CUDA graph); `stacked` (with other seeds, as one model) by
+    an older version."""
     device: str
     precision: str
     processes: int
@@ -54,7 +55,7 @@ class Record:
     observations: dict[str, Any]
     """What the figures need from the trained model."""
     seconds: float
-    """Wall time of training and evaluation, over all parts of a resumed run."""
+    """Wall time of training and evaluation, over all parts of a resumed run; of all seeds if stacked."""
     environment: dict[str, str] = field(default_factory=dict)
     """Commit, whether the source was changed on top, versions, hardware."""
     format: int = FORMAT

@@ -38,6 +38,9 @@ RENAMED = {
 }
 """Former names of options, by command, which are still understood."""
 
+INSTEAD = "--jobs does runs side by side, over the GPUs of this machine, --cluster over the machines of a Ray cluster"
+"""Of several seeds or devices in one run, which are gone."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -134,14 +137,21 @@ def parse_run(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     if not arguments or arguments[0].startswith("-"):
         raise ValueError("experiment must be given first: neurocoder run EXPERIMENT [options]")
     experiment = _checked(load(arguments[0]), arguments[0])
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # what the other options depend on
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # what the other options depend on, or is gone
     early.add_argument("--preset", nargs="?", default=next(iter(experiment.presets)))
-    preset = early.parse_known_args(list(arguments))[0].preset
-    if preset not in experiment.presets:
-        raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {preset!r}")
-    config = experiment.presets[preset]
+    for name in ("--loop", "--devices", "--nodes"):
+        early.add_argument(name, nargs="?", const="")
+    first = early.parse_known_args(list(arguments))[0]
+    if first.preset not in experiment.presets:
+        raise ValueError(f"--preset must be among {', '.join(experiment.presets)}, got {first.preset!r}")
+    config = experiment.presets[first.preset]
     if not isinstance(config, experiment.Config):
         raise ValueError(f"presets of {arguments[0]} must be {experiment.Config.__name__} objects, got {config!r}")
+    if first.loop == "stacked":
+        raise ValueError(f"--loop must be auto, plain or graph, got stacked, which is gone: {INSTEAD}")
+    for name in ("devices", "nodes"):
+        if getattr(first, name) is not None and not hasattr(config, name):
+            raise ValueError(f"--{name} is gone, a run has one device: {INSTEAD}")
     for name in (experiment.name, *experiment.variants(config)):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):  # names a folder, and patterns match it
             raise ValueError(
@@ -150,7 +160,7 @@ def parse_run(arguments: Sequence[str]) -> tuple[Options, Experiment, Any]:
     about = f"{experiment.title}. Variants: {experiment.naming(config)}."
     fields: list[Any] = [("run", Options), ("training", experiment.Config, config)]
     parsed: Any = parse(dataclasses.make_dataclass("ParsedArgs", fields), arguments, f"run {arguments[0]}", about)
-    return dataclasses.replace(parsed.run, preset=preset), experiment, parsed.training
+    return dataclasses.replace(parsed.run, preset=first.preset), experiment, parsed.training
 
 
 def _checked(experiment: Experiment, reference: str) -> Experiment:
