@@ -88,6 +88,7 @@ class ControlEmbedding(nn.Module):
         if not isinstance(task, Tensor) or task.is_floating_point() or task.is_complex() or task.dtype is torch.bool:
             got = task.dtype if isinstance(task, Tensor) else type(task).__name__
             raise ValueError(f"task must be a tensor of whole numbers, got {got}")
+        task = task.long()
         is_unknown = task < 0
         if self.training and self.dropout > 0:
             is_unknown = is_unknown | (torch.rand(task.shape, device=task.device) < self.dropout)
@@ -287,6 +288,8 @@ def save_control(z: Tensor, path: str | os.PathLike[str]) -> None:
     if z.dim() == 0 or z.is_meta:
         raise ValueError(f"z must have shape (..., control_dim) and values, got {tuple(z.shape)} on {z.device}")
     target = Path(path)
+    if not target.name:
+        raise CheckpointError(f"path must be that of a file, got {str(target)!r}")
     content = save({_KEY: z.detach().cpu().contiguous()}, {"neurocoder": _KEY})
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
     try:
@@ -297,7 +300,8 @@ def save_control(z: Tensor, path: str | os.PathLike[str]) -> None:
             os.fsync(stream.fileno())
         temporary.replace(target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise CheckpointError(f"cannot write the control {target}: {error}") from error
 
 

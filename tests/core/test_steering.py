@@ -85,7 +85,10 @@ def test_an_embedding_of_tasks():
     tasks.eval()
     expected = torch.stack([tasks.weight[1], tasks.weight[5], tasks.default, tasks.weight[3]]).view(2, 2, Z)
     assert torch.equal(tasks(index), expected)
-    assert torch.equal(tasks(index.int()), expected)
+    for dtype in (torch.int8, torch.int16, torch.int32):
+        assert torch.equal(tasks(index.to(dtype)), expected)
+    many = nc.ControlEmbedding(256, Z).eval()
+    assert torch.equal(many(torch.tensor([255], dtype=torch.uint8)), many.weight[256:])
     tasks.train()
     z = tasks(torch.full((4000,), 3))
     is_default = (z == tasks.default).all(1)
@@ -357,6 +360,10 @@ def test_files_that_are_no_controls(tmp_path):
         nc.load_control(tmp_path / "neurocoder.safetensors")
     with pytest.raises(nc.CheckpointError, match="cannot write the control"):
         nc.save_control(torch.zeros(2), tmp_path)
+    with pytest.raises(nc.CheckpointError, match="cannot write the control"):
+        nc.save_control(torch.zeros(2), tmp_path / "text" / "z")
+    with pytest.raises(nc.CheckpointError, match=r"path must be that of a file, got '\.'"):
+        nc.save_control(torch.zeros(2), ".")
     assert not list(tmp_path.parent.glob(".*-*"))
     with pytest.raises(ValueError, match=r"z must have shape \(\.\.\., control_dim\) and values, got \(\) on cpu"):
         nc.save_control(torch.tensor(1.0), tmp_path / "z")
