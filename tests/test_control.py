@@ -148,3 +148,9 @@ def test_a_backward_in_a_thread_of_its_own_computes_the_forward_again_with_the_c
         thread.start()
         thread.join()
     torch.testing.assert_close(x.grad, expected)
+
+
+def test_compiled_code_without_a_control_says_so():
+    model = nn.Sequential(nc.CoreLinear(4, 3, control_dim=2))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="control must be given: this CoreLinear has control_dim=2"):
+        torch.compile(model, backend="eager", fullgraph=True)(torch.randn(2, 4))
