@@ -54,6 +54,7 @@ SETTINGS: dict[str, dict[str, float]] = {
         "slda": 1e-4,
         "replay": 0.5,
         "derpp": 0.5,
+        "gdumb": 0.5,
     },
     "clinc150": {"local": 1.0, "local16": 1.0, "rbf": 1.0, "fourier": 1.4, "randumb": 1.0, "slda": 1e-4},
     "banking77": {"local": 1.0, "local16": 1.0, "rbf": 1.4, "fourier": 1.0, "randumb": 1.0, "slda": 1e-4},
