@@ -121,7 +121,7 @@ class Exact(Experiment):
 
     def chosen(self, config: ExactExperimentConfig, variant: str) -> Mapping[str, Any]:
         name, learner, _ = parts(variant, config)
-        return {"value": config.value or setting(name, learner)}
+        return {"value": config.value or setting(name, learner, seen(name, config))}
 
     def prepare(self, config: ExactExperimentConfig, variants: Sequence[str]) -> None:
         names = {variant.partition("-")[0] for variant in variants}
@@ -134,7 +134,7 @@ class Exact(Experiment):
         name, learner_name, features = parts(context.variant, config)
         tasks = tasks_of(name, config, context)
         width, (count, each) = tasks[0].train[0].shape[1], SETS[name]
-        value = config.value or setting(name, learner_name)
+        value = config.value or setting(name, learner_name, seen(name, config))
         residual = name in RESIDUAL
         learner = make(learner_name, width, count * each, features, residual, value, context.seed, context.device)
         if hasattr(learner, "basis"):
@@ -159,6 +159,11 @@ def parts(variant: str, config: ExactExperimentConfig) -> tuple[str, str, int]:
     name, _, learner = variant.partition("-")
     first, _, last = learner.rpartition("-")
     return (name, first, int(last)) if last.isdigit() else (name, learner, config.features)
+
+
+def seen(name: str, config: ExactExperimentConfig) -> int:
+    """Pixels a side that the ResNet sees; 32 where there is none."""
+    return config.size if name.startswith("cifar") else 32
 
 
 def tasks_of(name: str, config: ExactExperimentConfig, context: Context) -> list[cl.Task]:

@@ -58,14 +58,62 @@ SETTINGS: dict[str, dict[str, float]] = {
     },
     "clinc150": {"local": 1.0, "local16": 1.0, "rbf": 1.0, "fourier": 1.4, "randumb": 1.0, "slda": 1e-4},
     "banking77": {"local": 1.0, "local16": 1.0, "rbf": 1.4, "fourier": 1.0, "randumb": 1.0, "slda": 1e-4},
+    "cifar10": {
+        "local": 2,
+        "local16": 1,
+        "rbf": 1,
+        "fourier": 2.8,
+        "randumb": 4,
+        "slda": 0.0001,
+        "fecam": 1,
+        "replay": 0.01,
+        "derpp": 0.03,
+        "gdumb": 0.01,
+    },
+    "cifar10-224": {
+        "local": 1.4,
+        "local16": 2,
+        "rbf": 0.7,
+        "fourier": 2,
+        "randumb": 4,
+        "slda": 0.01,
+        "fecam": 1,
+        "replay": 0.01,
+        "derpp": 0.03,
+        "gdumb": 0.01,
+    },
+    "cifar100": {
+        "local": 1.4,
+        "local16": 1.4,
+        "rbf": 0.7,
+        "fourier": 2.8,
+        "randumb": 4,
+        "slda": 0.0001,
+        "fecam": 1,
+        "replay": 0.03,
+        "derpp": 0.03,
+        "gdumb": 0.01,
+    },
+    "cifar100-224": {
+        "local": 1.4,
+        "local16": 1.4,
+        "rbf": 1.4,
+        "fourier": 2.8,
+        "randumb": 4,
+        "slda": 0.01,
+        "fecam": 1,
+        "replay": 0.03,
+        "derpp": 0.03,
+        "gdumb": 0.01,
+    },
 }
 """What was best on validation data, by data set and learner: widths of Gaussians and of the kernel of Fourier features;
 shrinkage of discriminants; the ridge of AIR; rates of SGD. None: the learner's default."""
 
 
-def setting(data: str, learner: str) -> float | None:
-    """The width, shrinkage, ridge or rate of a learner; None: it has none."""
-    return SETTINGS.get(data, {}).get(learner)
+def setting(data: str, learner: str, size: int = 32) -> float | None:
+    """The width, shrinkage, ridge or rate of a learner; None: it has none. Size: of Split CIFAR's images."""
+    return SETTINGS.get(data if size == 32 else f"{data}-{size}", {}).get(learner)
 
 
 def exact(
