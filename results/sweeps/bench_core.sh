@@ -5,4 +5,4 @@ cd "$(dirname "$0")/../.."
 if [ -n "${SMOKE:-}" ]; then
     exec python3 -m neurocoder.lab bench --device cpu --quick --skip compiled --cases core-784x10 --output "$OUT"
 fi
-exec python3 -m neurocoder.lab bench --device cuda --cases core-1024x1024 gpt
+exec python3 -m neurocoder.lab bench --device cuda --cases core-1024x1024 core-1024x1024-compiled gpt gpt-reduced

@@ -11,7 +11,11 @@ import neurocoder as nc
 
 from ..records import environment
 
-COMPILED: dict[str, dict[str, Any]] = {"compiled": {}, "wrapped": {"options": {"cpp_wrapper": True}}}
+COMPILED: dict[str, dict[str, Any]] = {
+    "compiled": {},
+    "wrapped": {"options": {"cpp_wrapper": True}},
+    "reduced": {"mode": "reduce-overhead"},
+}
 """Arguments of torch.compile in each mode that uses it."""
 LAYERS = ("linear", "program", "materialising", "mixture", "stored")
 PAIR = LAYERS[:2]
@@ -31,7 +35,7 @@ MIXTURE = nc.MixtureConfig(experts=10, active=2)
 STORED = nc.StoredProgramConfig(programs=10)
 CONTROL = 8
 """Width of the control of steered layers."""
-UNMEASURED: dict[str, tuple[str, ...]] = {"cpu": (), "cuda": ("core-1024x1024", "gpt")}
+UNMEASURED: dict[str, tuple[str, ...]] = {"cpu": (), "cuda": ("core-1024x1024-compiled", "gpt-reduced")}
 """Cases that have no records yet, by device."""
 
 
@@ -187,14 +191,18 @@ def cuda_cases() -> list[Case]:
     growing = groups("float32", ["eager"], BOTH, GROWN) + groups("float32", ["graph"], BACKWARD, GROWN)
     growing += groups("bfloat16", ["graph"], BACKWARD, GROWN)
     cores = groups("float32", ["eager"], BOTH, CORES) + groups("float32", ["graph"], BACKWARD, CORES)
+    compiled = groups("float32", ["compiled", "reduced"], BACKWARD, CORES)
     blocks = groups("bfloat16", ["eager", "compiled"], BACKWARD, GPT)
+    reduced = groups("bfloat16", ["reduced"], BACKWARD, GPT)
     return [
         Case("784x10", (784, 10), 128, SMALL, small),
         Case("1024x1024", (1024, 1024), 4096, program(50, 1, 10, 32), large),
         Case("4096x4096", (4096, 4096), 4096, program(50, 5, 3, 32), large),
         Case("growing", (1024, 1024), 4096, GROWING, growing),
         Case("core-1024x1024", (1024, 1024), 4096, nc.CoreConfig(), cores),
+        Case("core-1024x1024-compiled", (1024, 1024), 4096, nc.CoreConfig(), compiled),
         Case("gpt", (768, 3072, 768), 8, nc.CoreConfig(), blocks),
+        Case("gpt-reduced", (768, 3072, 768), 8, nc.CoreConfig(), reduced),
         Case("mlp-step", (3072, 512, 256, 10), 128, program(30, 1, 10, 8), step),
         *growth(base, slots=(8, 256), steps=(1, 16), heads=(1, 16), width=(256, 4096), batch=(256, 16384)),
     ]

@@ -15,7 +15,7 @@ from .tables import MODES, Entry, Record, markdown, notes, ratio, short, spread,
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 MARK = "<!-- from here `neurocoder bench --report` writes, from the records -->"
 END = "<!-- to here -->"
-ONE_LINE = ("eager", "compiled", "wrapped", "graphed")
+ONE_LINE = ("eager", "compiled", "wrapped", "reduced", "graphed")
 """Modes that take one line of user code; a CUDA graph of a whole step takes several."""
 
 
@@ -50,11 +50,16 @@ TARGETS = (
     Target("cuda", "1024x1024", "1024x1024, batch 4096: memory", ["eager"], 0.35, 0.25, memory=True),
     Target("cuda", "4096x4096", "4096x4096, batch 4096", ONE_LINE, 1.6, 1.2),
     Target("cuda", "growing", "growing memory, 1024x1024, batch 4096", ["graph"], 4, 2.5),
-    Target("cuda", "core-1024x1024", "core layer, 1024x1024, batch 4096", ["graph"], 1.3, 1.2, ours=["core"]),
-    Target(
-        "cuda", "gpt", "six GPT blocks, steered MLPs, bfloat16", ["compiled"], 1.2, 1.1, "bfloat16", ["gpt-steered"]
+    *(
+        Target("cuda", case, f"{what}, 1024x1024, batch 4096", [mode], 1.3, 1.2, ours=[ours])
+        for case, mode in (("core-1024x1024", "graph"), ("core-1024x1024-compiled", "reduced"))
+        for what, ours in (("steered core layer", "steered"), ("core layer", "core"))
     ),
-    Target("cuda", "gpt", "six GPT blocks, core MLPs, bfloat16", ["compiled"], 1.35, 1.2, "bfloat16", ["gpt-core"]),
+    *(
+        Target("cuda", case, f"six GPT blocks, {what} MLPs, bfloat16", [mode], bar, aim, "bfloat16", [ours])
+        for case, mode in (("gpt", "compiled"), ("gpt-reduced", "reduced"))
+        for what, bar, aim, ours in (("steered", 1.2, 1.1, "gpt-steered"), ("core", 1.35, 1.2, "gpt-core"))
+    ),
     Target("cuda", "mlp-step", "CIFAR MLP, training step", ["graph"], 2.5, 1.5, direction="step"),
 )
 
@@ -99,7 +104,7 @@ def about(record: Record) -> str:
         sizes = f"P={program['slots']} J={program['steps']} H={program['heads']}, LSTM {program['hidden']}"
     joined = "x".join(map(str, case["widths"]))
     kind = joined if len(case["widths"]) == 2 else f"training step, MLP {joined.replace('x', '-')}"
-    if case["name"] == "gpt":
+    if case["name"].startswith("gpt"):
         kind = f"{BLOCKS} GPT blocks of {case['widths'][0]}, sequences of {LENGTH}, up and down projections recoded"
     inputs = "one input" if case["batch"] == 1 else f"batch {case['batch']}"
     threads = f", {case['threads']} thread" if case["threads"] else ""

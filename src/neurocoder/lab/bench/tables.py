@@ -15,6 +15,7 @@ MODES = {
     "eager": "eager",
     "compiled": "compiled",
     "wrapped": "compiled, C++ wrapper",
+    "reduced": "compiled, reduce-overhead",
     "graphed": "graphed",
     "graph": "CUDA graph",
 }
