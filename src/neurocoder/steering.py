@@ -26,6 +26,8 @@ from .inspect.data import Call, calls
 from .layer.checks import require_floating, require_module, require_number, require_scalar, require_whole
 from .layer.control import control as steer_by
 from .layer.control import steered_layers
+from .ops.backend import is_traced
+from .ops.torch_private import is_transformed
 
 EVERY = 5
 """Steps between two looks at the held-out data."""
@@ -89,6 +91,9 @@ class ControlEmbedding(nn.Module):
             got = task.dtype if isinstance(task, Tensor) else type(task).__name__
             raise ValueError(f"task must be a tensor of whole numbers, got {got}")
         task = task.long()
+        # A GPU would have to be waited for: there, torch's own assertion tells.
+        if task.device.type == "cpu" and not is_traced() and not is_transformed() and (task >= self.tasks).any():
+            raise ValueError(f"task must be below tasks ({self.tasks}), got {task.max().item()}; -1 is an unknown task")
         is_unknown = task < 0
         if self.training and self.dropout > 0:
             is_unknown = is_unknown | (torch.rand(task.shape, device=task.device) < self.dropout)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .distributed import unwrapped
-from .growing import GrowingLayer, grow, mask
+from .growing import grow, mask
 from .layer.base import each_coded_layer
 from .surgery.clients import warn_of_peft
 from .training import auxiliary_loss
@@ -77,8 +77,7 @@ class TrainerMixin:
         """One micro-batch, forward and backward; before the first one, `grow`."""
         if self._trained[0] is not model or self._trained[1] is not self.optimizer:
             self._trained = model, self.optimizer
-            layers = [layer for layer in each_coded_layer(model) if isinstance(layer, GrowingLayer)]
-            if any(layer.memory.U.requires_grad for layer in layers):
+            if any(layer.grows and layer.prototype.requires_grad for layer in each_coded_layer(model)):
                 grow(model, self.optimizer)
         trainer: Any = super()
         keep = self.counted_tokens(model, inputs)

@@ -384,4 +384,6 @@ def test_restore_takes_one_control(z):
         nc.restore(model, control=z)
     with pytest.raises(ValueError, match=r"control must have shape \(\.\.\., 3\), got \(4,\)"):
         nc.restore(model, control=torch.zeros(4))
+    with pytest.raises(ValueError, match="control must be finite, got NaN or infinity"):
+        nc.restore(model, control=torch.tensor([0.0, torch.nan, 1.0]))
     assert isinstance(model[0], nc.CoreLinear)

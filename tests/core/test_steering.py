@@ -96,8 +96,15 @@ def test_an_embedding_of_tasks():
     assert 0.2 < is_default.float().mean() < 0.3
     z.sum().backward()
     assert (tasks.weight.grad.abs().sum(1) > 0).tolist() == [True, False, False, False, True, False]
-    with pytest.raises(IndexError):
-        tasks.eval()(torch.tensor([5]))
+    with pytest.raises(ValueError, match=r"task must be below tasks \(5\), got 5; -1 is an unknown task"):
+        tasks.eval()(torch.tensor([0, 5]))
+    assert torch.compile(tasks.eval(), backend="eager", fullgraph=True)(index).equal(expected_of(tasks, index))
+    assert torch.equal(torch.func.vmap(tasks)(index), tasks(index))
+    assert tasks.to("meta")(index.to("meta")).shape == (2, 2, Z)
+
+
+def expected_of(tasks, index):
+    return tasks.weight[index.clamp(min=-1) + 1]
 
 
 @pytest.mark.parametrize(

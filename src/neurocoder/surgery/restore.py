@@ -66,6 +66,8 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None, c
     if control is not None and (not isinstance(control, Tensor) or control.dim() != 1):
         shape = tuple(control.shape) if isinstance(control, Tensor) else repr(control)
         raise ValueError(f"control must be one control, a tensor of shape (control_dim,), got {shape}")
+    if control is not None and not bool(control.isfinite().all()):
+        raise ValueError("control must be finite, got NaN or infinity")
     weights = {layer: [weight] for layer in chosen if (weight := layer.constant_weight()) is not None}
     with nullcontext() if control is None else steer_by(inner, control):
         if control is not None:
