@@ -8,7 +8,7 @@ import torch
 
 from neurocoder.lab.experiments.exact import sentences
 from neurocoder.lab.experiments.exact.experiment import Exact, blurred, parts
-from neurocoder.lab.experiments.exact.learners import LEARNERS, make
+from neurocoder.lab.experiments.exact.learners import LEARNERS, STORING, make, stored
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -16,7 +16,7 @@ def test_learners_learn_and_store_what_they_count(name):
     torch.manual_seed(0)
     y = torch.arange(5).repeat(60)
     x = 4 * torch.randn(5, 40)[y] + torch.randn(300, 40)
-    value = 0.01 if name in ("replay", "derpp", "gdumb") else None
+    value = 0.01 if name in ("replay", "derpp", "gdumb", "offline") else None
     learner = make(name, 40, 5, features=99, residual=False, value=value)
     if hasattr(learner, "basis"):
         learner.basis(x[:100])
@@ -26,8 +26,27 @@ def test_learners_learn_and_store_what_they_count(name):
     local = make("local", 40, 5, features=99, residual=False).numbers()["learn"]
     found = learner.numbers()
     assert 0 < found["answer"] <= found["learn"]
-    if name in ("replay", "derpp", "gdumb", "1nn", "air"):
+    if name in ("replay", "derpp", "gdumb", "1nn"):
         assert found["learn"] <= max(local, 5 * 46 + 11_782)
+
+
+@pytest.mark.parametrize("name", STORING)
+def test_a_number_of_stored_samples_may_be_given(name):
+    learner = make(name, 4, 2, features=9, residual=False, samples=30)
+    learner.observe(torch.randn(50, 4), torch.arange(50) % 2)
+    weights = 5 * 256 + 257 * 2 if name in ("replay", "derpp") else 0
+    assert learner.numbers()["learn"] == weights + 30 * (7 if name == "derpp" else 5)
+
+
+def test_a_basis_counts_as_the_inputs_that_give_it_again():
+    x = torch.randn(100, 4)
+    learner = make("rbf", 4, 2, features=50, residual=False)
+    learner.basis(x[:20])
+    learner.observe(x, torch.arange(100) % 2)
+    sums = 51 * 52 // 2 + 51 * 2
+    assert learner.numbers()["learn"] - sums == pytest.approx(50 * 4, abs=3)  # counts of samples
+    assert stored(learner, 20, 4)["learn"] == learner.numbers()["learn"] - 30 * 4
+    assert stored(learner, 60, 4) == learner.numbers()
 
 
 def test_learners_have_about_the_features_asked_for():
@@ -50,9 +69,9 @@ def test_keys_by_novelty_are_far_from_each_other():
 
 def test_a_variant_may_name_its_features():
     config = Exact.presets["best"]
-    assert parts("mnist-local-500", config) == ("mnist", "local", 500)
-    assert parts("clinc150-1nn-all", config) == ("clinc150", "1nn-all", 1000)
-    assert {"mnist-randumb-250", "banking77-gdumb"} <= set(Exact().variants(config))
+    assert parts("mnist-local-500") == ("mnist", "local", 500)
+    assert parts("clinc150-1nn-all") == ("clinc150", "1nn-all", None)
+    assert {"mnist-randumb-250", "banking77-gdumb", "mnist-1nn-4000"} <= set(Exact().variants(config))
 
 
 def test_sentences_are_read_and_encoded_once(tmp_path, monkeypatch):

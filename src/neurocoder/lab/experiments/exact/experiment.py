@@ -26,7 +26,7 @@ from ..experiment import Experiment
 from ..split import data
 from ..split.variants import Variant
 from . import report, sentences
-from .learners import LEARNERS, SIZED, make, setting
+from .learners import LEARNERS, SIZED, STORING, make, setting, stored
 
 SETS = {
     "mnist": (5, 2),
@@ -107,12 +107,13 @@ class Exact(Experiment):
         for name in SETS:
             for learner in LEARNERS:
                 found.append(f"{name}-{learner}")
-                found += [f"{name}-{learner}-{size}" for size in SIZES if learner in SIZED]
+                found += [f"{name}-{learner}-{size}" for size in SIZES if learner in (*SIZED, *STORING)]
         return found
 
     def naming(self, config: ExactExperimentConfig) -> str:
         sizes = ", ".join(map(str, SIZES))
-        return f"SET-LEARNER: {', '.join(SETS)}; {', '.join(LEARNERS)}; {', '.join(SIZED)} also -{sizes}"
+        sized = ", ".join((*SIZED, *STORING))
+        return f"SET-LEARNER: {', '.join(SETS)}; {', '.join(LEARNERS)}; {sized} also -{sizes}"
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         idle = set() if variant.startswith("cifar") else {"size"}
@@ -120,7 +121,7 @@ class Exact(Experiment):
         return {name: value for name, value in config.items() if name not in idle}
 
     def chosen(self, config: ExactExperimentConfig, variant: str) -> Mapping[str, Any]:
-        name, learner, _ = parts(variant, config)
+        name, learner, _ = parts(variant)
         return {"value": config.value or setting(name, learner, seen(name, config))}
 
     def prepare(self, config: ExactExperimentConfig, variants: Sequence[str]) -> None:
@@ -131,12 +132,15 @@ class Exact(Experiment):
 
     def run(self, context: Context) -> None:
         config: ExactExperimentConfig = context.config
-        name, learner_name, features = parts(context.variant, config)
+        name, learner_name, size = parts(context.variant)
         tasks = tasks_of(name, config, context)
         width, (count, each) = tasks[0].train[0].shape[1], SETS[name]
         value = config.value or setting(name, learner_name, seen(name, config))
         residual = name in RESIDUAL
-        learner = make(learner_name, width, count * each, features, residual, value, context.seed, context.device)
+        samples, features = (size, None) if learner_name in STORING else (None, size)
+        features = features or config.features
+        common = residual, value, context.seed, context.device, samples
+        learner = make(learner_name, width, count * each, features, *common)
         if hasattr(learner, "basis"):
             learner.basis(tasks[0].train[0][: config.first])
         found = cl.stream(learner, tasks, config.batch, every=config.every, last=config.validation)
@@ -144,7 +148,7 @@ class Exact(Experiment):
         if not config.validation:
             scores |= {"incremental_accuracy": found.incremental, "forgetting": cl.forgetting(found.matrix)}
         context.log(count, **scores)
-        context.observe({"value": value, "numbers": learner.numbers(), "curve": found.curve})
+        context.observe({"value": value, "numbers": stored(learner, config.first, width), "curve": found.curve})
         if not config.validation:
             context.observe({"matrix": found.matrix.tolist()})
         if isinstance(learner, nc.ExactLinear):
@@ -154,11 +158,11 @@ class Exact(Experiment):
         return report.sections(records)
 
 
-def parts(variant: str, config: ExactExperimentConfig) -> tuple[str, str, int]:
-    """Data set, learner and number of features."""
+def parts(variant: str) -> tuple[str, str, int | None]:
+    """Data set, learner, and the number of features or of stored samples that the variant names."""
     name, _, learner = variant.partition("-")
     first, _, last = learner.rpartition("-")
-    return (name, first, int(last)) if last.isdigit() else (name, learner, config.features)
+    return (name, first, int(last)) if last.isdigit() else (name, learner, None)
 
 
 def seen(name: str, config: ExactExperimentConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,24 +25,31 @@ LEARNERS = {
     "slda": "streaming LDA",
     "mean": "nearest class mean",
     "fecam": "FeCAM",
+    "fecam1": "FeCAM without Tukey's power",
     "air": "AIR",
     "replay": "experience replay",
     "derpp": "DER++",
     "gdumb": "GDumb",
     "1nn": "1-NN over a reservoir",
     "1nn-all": "1-NN over all samples",
+    "offline": "MLP, all samples at once",
 }
 """Names in variants, and in tables."""
 SIZED = ("local", "local16", "rbf", "relu", "fourier", "randumb")
 """Learners with a number of features, of which variants may name another: `mnist-local-500`."""
+STORING = ("replay", "derpp", "gdumb", "1nn")
+"""Learners that store samples. Variants may name how many: `mnist-gdumb-4000`; else as many numbers as `local`."""
 EXACT = ("local", "local16", "rbf", "relu", "fourier", "ridge")
 RANKS = {"local": 32, "local16": 16}
 WIDTH = 1.0
 """Of the Gaussians around keys that are chosen by novelty."""
-VALUES = {"randumb": "width", "slda": "shrinkage", "fecam": "shrinkage", "air": "gamma", "novel": "reach"}
+VALUES = {"randumb": "width", "slda": "shrinkage", "air": "gamma", "novel": "reach"}
+VALUES |= {"fecam": "shrinkage", "fecam1": "shrinkage"}
 """What a setting of a learner is called; else it is a rate of SGD."""
 HIDDEN = 256
 """Units of the MLP that the learners with a replay memory train."""
+OFFLINE_EPOCHS = 10
+"""Over all samples so far."""
 
 SETTINGS: dict[str, dict[str, float]] = {
     "mnist": {
@@ -62,13 +70,13 @@ SETTINGS: dict[str, dict[str, float]] = {
         "local": 2,
         "local16": 1,
         "rbf": 1,
-        "fourier": 2.8,
+        "fourier": 4,
         "randumb": 4,
         "slda": 0.0001,
         "fecam": 1,
         "replay": 0.01,
-        "derpp": 0.03,
-        "gdumb": 0.01,
+        "derpp": 0.01,
+        "gdumb": 0.003,
     },
     "cifar10-224": {
         "local": 1.4,
@@ -86,13 +94,13 @@ SETTINGS: dict[str, dict[str, float]] = {
         "local": 1.4,
         "local16": 1.4,
         "rbf": 0.7,
-        "fourier": 2.8,
+        "fourier": 4,
         "randumb": 4,
         "slda": 0.0001,
         "fecam": 1,
         "replay": 0.03,
         "derpp": 0.03,
-        "gdumb": 0.01,
+        "gdumb": 0.003,
     },
     "cifar100-224": {
         "local": 1.4,
@@ -142,6 +150,7 @@ def make(
     value: float | None = None,
     seed: int = 0,
     device: Any = None,
+    samples: int | None = None,
 ) -> Any:
     """A learner of inputs (N, d) with so many features; one that stores samples stores as many numbers as `local`.
 
@@ -149,11 +158,12 @@ def make(
         name: See `LEARNERS`.
         d: Width of the inputs.
         classes: How many there are.
-        features: Of the learners in `SIZED`, besides the input.
+        features: Of the learners that have any, besides the input.
         residual: Whether the input stands beside the features of exact layers.
         value: See `SETTINGS`; None: the learner's default.
         seed: Of all that is random.
         device: Of all tensors.
+        samples: Stored, of the learners in `STORING`; None: as many numbers as `local` needs to go on learning.
     """
     if name in EXACT:
         return exact(name, d, classes, features, residual, value, seed, device)
@@ -163,29 +173,43 @@ def make(
         return nn.Sequential(nn.Linear(d, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes)).to(device)
 
     def capacity(each: int, beside: int = 0) -> int:
-        return max(classes, (budget - beside) // each)
+        return samples or max(classes, (budget - beside) // each)
 
     given: dict[str, Any] = {}
     if value is not None:
         given = {VALUES.get(name, "rate"): value}
     weights = (d + 1) * HIDDEN + (HIDDEN + 1) * classes
-    air = int((2 * budget / classes) ** 0.5)
     makers: dict[str, Callable[[], Any]] = {
         "novel": lambda: ByNovelty(exact("rbf", d, classes, features, residual, WIDTH, seed, device), **given),
         "randumb": lambda: cl.RanDumb(d, classes, features, seed=seed, device=device, **given),
         "slda": lambda: cl.StreamingLDA(d, classes, device=device, **given),
         "mean": lambda: cl.NearestMean(d, classes, device),
         "fecam": lambda: cl.FeCAM(d, classes, device=device, **given),
-        "air": lambda: cl.AIR(d, classes, air, seed=seed, device=device, **given),
+        "fecam1": lambda: cl.FeCAM(d, classes, power=1.0, device=device, **given),
+        "air": lambda: cl.AIR(d, classes, features, seed=seed, device=device, **given),
         "replay": lambda: cl.Replay(network(), capacity(d + 1, weights), seed=seed, **given),
         "derpp": lambda: cl.DERpp(network(), capacity(d + 1 + classes, weights), seed=seed, **given),
-        "gdumb": lambda: cl.GDumb(network, capacity(d + 1, weights), seed=seed, **given),
+        "gdumb": lambda: cl.GDumb(network, capacity(d + 1), seed=seed, **given),
         "1nn": lambda: cl.NearestNeighbours(classes, capacity=capacity(d + 1), seed=seed),
         "1nn-all": lambda: cl.NearestNeighbours(classes),
+        "offline": lambda: cl.GDumb(network, sys.maxsize, epochs=OFFLINE_EPOCHS, seed=seed, **given),
     }
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return makers[name]()
+
+
+def stored(learner: Any, first: int, d: int) -> dict[str, int]:
+    """How many numbers a learner stores, to `answer` and to `learn`.
+
+    A basis is counted as what is less: itself, or the inputs (`first`, d) that fixed it, which give it again with the
+    seed.
+    """
+    found: dict[str, int] = learner.numbers()
+    if not isinstance(learner, nc.ExactLinear):
+        return found
+    saved = max(0, learner.memory.numbers() - first * d)
+    return {what: count - saved for what, count in found.items()}
 
 
 class ByNovelty:

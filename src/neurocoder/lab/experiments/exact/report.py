@@ -12,7 +12,7 @@ from ...report import style
 from ...report.figures import legend, means
 from ...report.sections import Plot, Section, Table
 from ...report.tables import estimate, paired, table
-from .learners import LEARNERS, SIZED
+from .learners import LEARNERS, OFFLINE_EPOCHS, SIZED, STORING
 
 TITLES = {
     "mnist": "Split MNIST",
@@ -91,8 +91,10 @@ def section(name: str, title: str, runs: Runs) -> Section:
     caption = (
         "Average accuracy in percent after the last task: over all classes; where only the place of the class in its "
         "task counts; and where the task is known. Incremental: the mean over all tasks so far. Numbers that a seed "
-        "draws again are not stored; of a symmetric matrix, half is. Keys of Gaussians are counted as stored, although "
-        "the seed and the 128 inputs of the basis give them again."
+        "draws again are not stored; of a symmetric matrix, half is; a basis is counted as the 128 inputs that fixed it "
+        "where these are fewer numbers. Learners that store samples store as many numbers as local programs of rank 32; "
+        f"all samples at once: {OFFLINE_EPOCHS} epochs over those of all tasks so far, a bound for the MLP. Intervals "
+        "are over seeds, not over other test samples."
     )
     tables = [table("Average accuracy", rows, caption)]
     named = sorted({size for sizes in runs.values() for size in sizes if size is not None})
@@ -107,6 +109,18 @@ def section(name: str, title: str, runs: Runs) -> Section:
             for size in sorted({size for learner in shown for size in runs[learner]}, key=lambda size: size or USUAL)
         )
         tables.append(table("Class accuracy by number of features", by_size, "Besides the input, where it is one."))
+    more = (
+        {
+            "learner": LEARNERS[learner],
+            "samples stored": size,
+            "class": estimate(own, "average_accuracy", highest=100),
+            f"class, {LEARNERS[OURS]} minus it": paired(ours, own, "average_accuracy"),
+            "numbers to learn": own[0].observations["numbers"]["learn"],
+        }
+        for learner in STORING
+        for size, own in sorted(item for item in runs.get(learner, {}).items() if item[0] is not None)
+    )
+    tables += [made for made in [table("More samples stored", more)] if made.rows]
     draw = Plot(
         f"{name}-numbers",
         f"{title}: error over all classes against numbers stored; less is better.",
