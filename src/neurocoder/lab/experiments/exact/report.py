@@ -91,10 +91,10 @@ def section(name: str, title: str, runs: Runs) -> Section:
     caption = (
         "Average accuracy in percent after the last task: over all classes; where only the place of the class in its "
         "task counts; and where the task is known. Incremental: the mean over all tasks so far. Numbers that a seed "
-        "draws again are not stored; of a symmetric matrix, half is; a basis is counted as the 128 inputs that fixed it "
-        "where these are fewer numbers. Learners that store samples store as many numbers as local programs of rank 32; "
-        f"all samples at once: {OFFLINE_EPOCHS} epochs over those of all tasks so far, a bound for the MLP. Intervals "
-        "are over seeds, not over other test samples."
+        "draws again are not stored; of a symmetric matrix, half is; a basis counts as the 128 inputs that fixed it "
+        "where these are fewer. Learners that store samples store as many numbers as local programs of rank 32; all "
+        f"samples at once: {OFFLINE_EPOCHS} epochs over those of all tasks so far, a bound for the MLP. Intervals are "
+        "over seeds, not over other test samples."
     )
     tables = [table("Average accuracy", rows, caption)]
     named = sorted({size for sizes in runs.values() for size in sizes if size is not None})
