@@ -73,19 +73,13 @@ groups() {
     for rate in 1e-4 1e-3 3e-5 3e-4; do
         group gpu 5 "mlp-$rate" scale 6 100-102 images 'cifar10-mlp-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-mlp 40 --learning-rate "$rate"
     done
-    # Images as functions; times are guesses. Rates on validation images, network's / latents'; when all of these are
-    # done, `fields_rates.py` writes the best ones into the experiment; then every contender, at three lengths
+    # Images as functions; times are guesses. Rates and sizes on validation images, by hill climbing: when one ends, write
+    # them into the experiment (`fields_rates.py write OUTPUT/script/NAME`), then every contender, at three lengths
     local steered=core,core-shift,diagonal,softmax,attention,hyper,low-rank,basis,patterns,film,shift,concatenated
-    for rate in 3e-2/1e-1 3e-2/3e-2 1e-2/1e-1 1e-2/3e-2 3e-2/3e-1 1e-2/3e-1 3e-3/3e-2 3e-3/1e-1 1e-1/1e-1; do
-        local rates="--rate ${rate%/*} --latent-rate ${rate#*/}"
-        group gpu 3 "fields-${rate/\//-}" selection 7 0 fields "mnist-fourier-{$steered}-700" --preset equal --validation --new 32 $rates
-        group gpu 3 "cifar-fields-${rate/\//-}" selection 7 0 fields "cifar10-fourier-{$steered}-700" --preset equal --validation --new 32 $rates
+    for features in fourier siren; do
+        script gpu 10 "fields-rates-$features" 14 python3 "$here/fields_rates.py" climb --data "mnist-$features" --jobs 12
+        script gpu 10 "cifar-fields-rates-$features" 14 python3 "$here/fields_rates.py" climb --data "cifar10-$features" --jobs 12
     done
-    for rate in 1e-3/1e-2 1e-3/3e-2 1e-3/3e-3 3e-3/1e-2 3e-3/3e-2 3e-4/1e-2 1e-2/3e-2 1e-2/1e-1 3e-4/3e-3; do
-        local rates="--rate ${rate%/*} --latent-rate ${rate#*/}"
-        group gpu 5 "cifar-fields-siren-${rate/\//-}" selection 7 0 fields "{mnist,cifar10}-siren-{$steered}-700" --preset equal --validation --new 32 $rates
-    done
-    script gpu 1 fields-rates 14 python3 "$here/fields_rates.py" "$output/selection" # as heavy as all: nothing beside it
     for features in fourier siren; do
         group gpu 20 "fields-$features" . 7 0-4 fields "mnist-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
         group gpu 20 "cifar-fields-$features" . 7 0-4 fields "cifar10-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
@@ -222,7 +216,7 @@ smoke)
         report "$name" $? "$output/$name.txt"
     }
     script() {
-        wanted "$3" || return 0
+        wanted "$3" && [[ $3 != cifar-* ]] || return 0
         env OUT="$output/script/$3" SMOKE=1 "${@:5}" > "$output/$3.txt" 2>&1
         report "$3" $? "$output/$3.txt"
     }

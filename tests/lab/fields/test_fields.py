@@ -37,7 +37,7 @@ def test_places_run_from_corner_to_corner_row_by_row():
 
 
 def test_a_step_sees_the_colours_at_its_places():
-    trained, _ = data.load("mnist", 16, 4, False, CPU)
+    trained = data.load("mnist", 16, 4, False, 0, CPU).trained
     stream = data.PointStream(trained, 8, 8, seed=0)
     assert stream.steps == 2
     seen = []
@@ -57,13 +57,24 @@ def test_a_step_sees_the_colours_at_its_places():
     assert not torch.equal(seen[0][1], seen[2][1])
 
 
-def test_validation_images_are_not_those_of_the_report():
-    first, new = data.load("mnist", 64, 32, False, CPU)
-    others, held_out = data.load("mnist", 64, 32, True, CPU)
-    groups = [{bytes(row) for row in part.colours.flatten(1).numpy()} for part in (first, new, others, held_out)]
-    assert sum(map(len, groups)) == len(set.union(*groups)) == 192
+def test_validation_images_are_not_those_of_the_report(monkeypatch):
+    def images(train):
+        return torch.arange(20_000 if train else 10_000).view(-1, 1, 1) + (0 if train else 50_000)
+
+    monkeypatch.setattr(data, "_load", lambda dataset, train: data.Pictures(images(train), (1, 1)))
+    found = {flag: data.load("mnist", 64, 32, flag, 0, CPU) for flag in (False, True)}
+    numbers = {flag: [part.colours.flatten().tolist() for part in parts] for flag, parts in found.items()}
+    assert [len(part) for part in numbers[False]] == [64, 32, data.SPARE]
+    for flag, (trained, new, spare) in numbers.items():
+        assert len({*trained, *new, *spare}) == 96 + data.SPARE
+        assert max(trained + spare) < (15_000 if flag else 20_000)  # the last training images are held out
+        assert min(new) >= (15_000 if flag else 50_000)
+    assert max(numbers[True][1]) < 20_000
+    other = data.load("mnist", 64, 32, False, 1, CPU)
+    assert other.trained.colours.flatten().tolist() != numbers[False][0]
+    assert other.new.colours.flatten().tolist() != numbers[False][1]
     with pytest.raises(ValueError, match=r"new must be in 1\.\.10000 for mnist, got 10001"):
-        data.load("mnist", 8, 10_001, False, CPU)
+        data.load("mnist", 8, 10_001, False, 0, CPU)
 
 
 def network_of(contender="core"):
@@ -165,13 +176,23 @@ def test_network_and_latents_have_rates_of_their_own():
     assert all(size == pytest.approx(0.001, rel=1e-2) for size in moved.values())
 
 
-def test_a_run_at_other_rates_than_the_table_has_now_is_another_run(monkeypatch):
+def test_a_run_at_other_settings_than_the_table_has_now_is_another_run(monkeypatch):
     fields = load("fields")
-    monkeypatch.setitem(rates.RATES, "mnist-fourier-core", (0.5, 0.25))
+    monkeypatch.setitem(rates.SETTINGS, "mnist-fourier-core", rates.Settings(0.5, 0.25, 4))
+    monkeypatch.setitem(rates.SETTINGS, "mnist-fourier-core-6300", rates.Settings(0.1, 0.2))
     for variant in ("mnist-fourier-core-700", "mnist-fourier-core-constant-2100"):
-        assert fields.chosen(TINY, variant) == {"rates": [0.5, 0.25]}
-        assert Run(TINY, variant, 0, CPU).rates == (0.5, 0.25)
-    assert fields.chosen(replace(TINY, rate=0.1), "mnist-fourier-core-700") == {"rates": [0.1, 0.25]}
+        assert fields.chosen(TINY, variant) == {"rates": [0.5, 0.25], "size": 4}
+        run = Run(TINY, variant, 0, CPU)
+        assert run.settings == (0.5, 0.25, 4)
+        assert run.model.network.layers[1].layer.memory.U.shape[0] == 4
+    assert fields.chosen(TINY, "mnist-fourier-core-6300") == {"rates": [0.1, 0.2], "size": 12}
+    assert fields.chosen(replace(TINY, rate=0.1, size=6), "mnist-fourier-core-700") == {"rates": [0.1, 0.25], "size": 6}
+    assert fields.chosen(replace(TINY, size=6), "mnist-fourier-film-700")["size"] is None
+
+
+def test_some_training_images_are_left():
+    with pytest.raises(ValueError, match="images must leave some of mnist's training images, got 60000"):
+        Run(replace(TINY, images=60_000), "mnist-fourier-core-700", 0, CPU)
 
 
 def test_one_latent_for_all_images():

@@ -130,14 +130,39 @@ def test_awakened_core_layers_have_a_gradient_at_zero():
     assert not torch.autograd.grad(network(x, z).square().mean(), z)[0].any()
     awaken(network)
     assert torch.autograd.grad(network(x, z).square().mean(), z)[0].all()
+    shifts = FieldNetwork("shift", "siren", [200, 200], 1, 24, frequency=50.0)
+    awaken(shifts)
+    assert shifts.layers[1].S.std().item() == pytest.approx(0.5 / math.sqrt(24), rel=0.05)
 
 
-def test_the_layers_of_a_siren_start_in_the_range_of_the_sine():
+@pytest.mark.parametrize("name", [name for name in CONTENDERS if name not in ("concatenated", "basis", "patterns")])
+def test_the_layers_of_a_siren_start_in_the_range_of_the_sine(name):
     torch.manual_seed(0)
-    for name in ("core", "hyper", "film", "shift"):
-        network = FieldNetwork(name, "siren", [60, 60, 60], 1, 24)
-        x, z = 2 * torch.rand(1, 500, 2) - 1, torch.zeros(1, 24)
-        for layer in network.layers:
-            y = 30 * layer(x, z)
-            x = y.sin()
-        assert 0.7 < y.std() < 1.4, name  # as in the SIREN paper: unit variance before each sine
+    network = FieldNetwork(name, "siren", [60, 60, 60], 1, 24)
+    x, z = 2 * torch.rand(1, 500, 2) - 1, 0.1 * torch.randn(10, 24)  # latents as they start
+    for layer in network.layers:
+        y = 30 * layer(x, z)
+        x = y.sin()
+    spread = y.std(1).mean()
+    assert 0.6 < spread < 1.5  # as in the SIREN paper: unit variance before each sine
+    assert y.mean(1).abs().mean() < 0.4 * spread  # no latent moves all points of an image far
+
+
+def test_contenders_differ_at_the_start_by_their_steering_alone():
+    for name in CONTENDERS:
+        torch.manual_seed(0)
+        network = FieldNetwork(name, "fourier", [400, 400], 1, 24)
+        x = torch.randn(1, 2000, 18)
+        y = network.layers[0](x, torch.zeros(1, 24))
+        assert 0.8 < y.std() < 1.25, name
+
+
+def test_programs_of_a_softmax_core_matter_as_much_as_those_of_a_core():
+    spreads = []
+    for name in ("core", "softmax"):
+        torch.manual_seed(0)
+        layer = CONTENDERS[name].build(30, 30, 24, 1.0, 0, 12)
+        z = torch.randn(500, 24)
+        h = z if name == "core" else layer.reads(z).softmax(-1)
+        spreads.append((h @ layer.layer.memory.cores.flatten(1)).std(0).mean().item())
+    assert 0.3 < spreads[1] / spreads[0] < 3

@@ -18,6 +18,8 @@ TRAINED = {"mnist": 512, "cifar10": 256}
 """Images with a latent of their own, unless a config says otherwise."""
 HELD_OUT = 5_000
 """The last training images, which are the new ones where settings are chosen."""
+SPARE = 16
+"""Training images on which the rates for new images are chosen."""
 
 
 class Pictures(NamedTuple):
@@ -27,21 +29,33 @@ class Pictures(NamedTuple):
     size: tuple[int, int]
 
 
-def load(dataset: str, trained: int, new: int, validation: bool, device: torch.device) -> tuple[Pictures, Pictures]:
-    """The images that are learned and those that are new: training and test images.
+class Parts(NamedTuple):
+    """The images of a run."""
 
-    For validation, the new ones are among the last training images, and the others come before these.
+    trained: Pictures
+    new: Pictures
+    spare: Pictures
+    """Training images that are not learned, as many as there are up to `SPARE`: rates for new images are chosen on
+    them."""
+
+
+def load(dataset: str, trained: int, new: int, validation: bool, seed: int, device: torch.device) -> Parts:
+    """The images that are learned and those that are new, drawn by the seed from the training and the test images.
+
+    For validation, the new ones are among the last training images, and the others among those before.
     """
     images = _load(dataset, True)
     if validation:
-        last = len(images.colours) - HELD_OUT
-        parts = [images.colours[max(0, last - trained) : last], images.colours[last:]]
+        pools = [images.colours[:-HELD_OUT], images.colours[-HELD_OUT:]]
     else:
-        parts = [images.colours, _load(dataset, False).colours]
-    for name, part, count in zip(("images", "new"), parts, (trained, new), strict=True):
-        if count > len(part):
-            raise ValueError(f"{name} must be in 1..{len(part)} for {dataset}, got {count}")
-    return images._replace(colours=parts[0][:trained].to(device)), images._replace(colours=parts[1][:new].to(device))
+        pools = [images.colours, _load(dataset, False).colours]
+    found, generator = [], torch.Generator().manual_seed(seed)
+    for name, pool, count in zip(("images", "new"), pools, (trained, new), strict=True):
+        if count > len(pool):
+            raise ValueError(f"{name} must be in 1..{len(pool)} for {dataset}, got {count}")
+        drawn = torch.randperm(len(pool), generator=generator)[: count + SPARE]
+        found += [pool[part].to(device) for part in (drawn[:count], drawn[count:])]
+    return Parts(*(images._replace(colours=colours) for colours in (found[0], found[2], found[1])))
 
 
 @lru_cache(maxsize=4)

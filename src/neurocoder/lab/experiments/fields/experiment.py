@@ -27,7 +27,8 @@ from ..experiment import TaskExperiment
 from ..supervised import adam, schedule, starting_values
 from . import data, fitting, pictures, report
 from .models import CONTENDERS, DEPTHS, FEATURES, FieldNetwork, awaken, hidden_widths, parameters
-from .rates import of as best_rates
+from .rates import Settings
+from .rates import of as best_settings
 
 LENGTHS = (700, 2_100, 6_300)
 META_LENGTH = 10_000
@@ -36,7 +37,7 @@ FITS = (3, 10, 100)
 LOOKS = 7
 """Evaluations in a run."""
 SEEN = 64
-"""Trained images that are looked at on the way, and by which the rates of `FITS` are chosen."""
+"""Trained images that are looked at on the way."""
 AT_ONCE = 32
 
 
@@ -54,7 +55,7 @@ class FieldsConfig:
     """w0 of a SIREN."""
     images: Count | None = None
     """Images to learn; None: 512 digits, 256 of CIFAR-10."""
-    new: Count = 64
+    new: Count = 128
     """New images, whose latents alone are fitted."""
     batch: Count = 64
     """Images in a training step."""
@@ -66,6 +67,9 @@ class FieldsConfig:
     """Adam's learning rate of the network; None: each contender's own best."""
     latent_rate: Positive | None = None
     """Adam's learning rate of the latents; None: each contender's own best."""
+    size: Count | None = None
+    """Slots of core and attention layers, rank of low-rank hypernetworks and patterns, members of a basis; None: each
+    contender's own best."""
     warm_up: Count = 20
     """Steps in which the rates rise, before they fall by a cosine."""
     learn: Literal["table", "meta"] = "table"
@@ -98,10 +102,11 @@ class Variant(NamedTuple):
         return cls(dataset, features, contender, int(steps))
 
 
-def rates_of(config: FieldsConfig, variant: str) -> tuple[float, float]:
-    """Of network and latents: the settings', else the contender's best ones."""
-    network, latents = best_rates(variant.rpartition("-")[0])
-    return config.rate or network, config.latent_rate or latents
+def settings_of(config: FieldsConfig, variant: str) -> Settings:
+    """Those of the configuration, else the contender's best ones."""
+    best, contender = best_settings(variant), CONTENDERS[Variant.of(variant).contender]
+    size = contender.size and (config.size or best.size or contender.size)
+    return Settings(config.rate or best.network, config.latent_rate or best.latents, size)
 
 
 class Fields(TaskExperiment):
@@ -165,11 +170,14 @@ class Fields(TaskExperiment):
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         idle = {"inner_steps", "inner_rate"} if config["learn"] == "table" else {"latent_rate"}
-        idle |= {"frequency"} if Variant.of(variant).features == "fourier" else set()
+        _, features, contender, _ = Variant.of(variant)
+        idle |= {"frequency"} if features == "fourier" else set()
+        idle |= set() if CONTENDERS[contender].size else {"size"}
         return {name: value for name, value in config.items() if name not in idle}
 
     def chosen(self, config: FieldsConfig, variant: str) -> Mapping[str, Any]:
-        return {"rates": list(rates_of(config, variant))}
+        network, latents, size = settings_of(config, variant)
+        return {"rates": [network, latents], "size": size}
 
     def prepare(self, config: FieldsConfig, variants: Sequence[str]) -> None:
         for dataset in {Variant.of(variant).dataset for variant in variants}:
@@ -214,18 +222,20 @@ class Run:
         self.config, self.seed, self.device = config, seed, device
         self.constant = CONTENDERS[contender].constant
         images = config.images or data.TRAINED[dataset]
-        self.trained, self.new = data.load(dataset, images, config.new, config.validation, device)
+        self.trained, self.new, self.spare = data.load(dataset, images, config.new, config.validation, seed, device)
+        if config.learn == "table" and not len(self.spare.colours):
+            raise ValueError(f"images must leave some of {dataset}'s training images, got {images}")
         self.places = data.places(self.trained.size, device)
         sizes = data.CHANNELS[dataset], config.latent
-        depth = config.depth or DEPTHS[features]
+        depth, settings = config.depth or DEPTHS[features], settings_of(config, variant)
         with starting_values(seed):
-            hidden = hidden_widths(contender, features, depth, *sizes, config.parameters)
-            network = FieldNetwork(contender, features, hidden, *sizes, config.frequency)
+            hidden = hidden_widths(contender, features, depth, *sizes, config.parameters, settings.size)
+            network = FieldNetwork(contender, features, hidden, *sizes, config.frequency, settings.size)
             if config.learn == "meta":
                 awaken(network)
             latents = 0.1 * torch.randn(1 if self.constant else images, config.latent)
         self.model = Model(network, latents if config.learn == "table" else None).to(device)
-        self.hidden, self.rates = hidden, rates_of(config, variant)
+        self.hidden, self.settings = hidden, settings
         self.pace = Pace(device)
         count = config.steps or steps
         fall = schedule("cosine", count)
@@ -234,7 +244,7 @@ class Run:
             stream=data.PointStream(self.trained, config.batch, config.part, seed),
             loss=self.table_loss if config.learn == "table" else self.meta_loss,
             optimiser=self.optimiser,
-            learning_rate=self.rates[0],
+            learning_rate=settings.network,
             schedule=lambda step: min(1.0, (step + 1) / config.warm_up) * fall(step),
             steps=count,
             evaluate_every=max(1, count // LOOKS),
@@ -260,7 +270,8 @@ class Run:
     def optimiser(self, named: Iterable[tuple[str, Tensor]], rate: float) -> torch.optim.Optimizer:
         """Adam, with a rate for the network and one for the latents."""
         capturable = self.device.type == "cuda"
-        self.adam = adam(named, rate, {"latents"}, self.rates[1] / self.rates[0], capturable=capturable)
+        ratio = self.settings.latents / self.settings.network
+        self.adam = adam(named, rate, {"latents"}, ratio, capturable=capturable)
         return self.adam
 
     def look(self, model: nn.Module) -> dict[str, float]:
@@ -303,7 +314,7 @@ class Run:
         """The metrics of the run."""
         self.model.eval()
         colours, network = data.colours_of(self.new.colours), self.model.network
-        some = data.colours_of(self.trained.colours[: SEEN // 4])[:, ::4]
+        some = data.colours_of(self.spare.colours)[:, ::4]
         self.fit_rates: dict[int, float] = {}
         found = {}
         for steps in FITS:
@@ -328,7 +339,8 @@ class Run:
         """Sizes and rates; of the first seed also pictures."""
         told: dict[str, Any] = {
             "hidden": self.hidden,
-            "rates": self.rates,
+            "rates": [self.settings.network, self.settings.latents],
+            "size": self.settings.size,
             "fit_rates": {str(steps): rate for steps, rate in self.fit_rates.items()},
         }
         if self.seed == 0 and not self.constant:

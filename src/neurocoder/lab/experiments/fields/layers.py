@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+SHIFT = 0.5
+"""Standard deviation of an offset over that of the outputs, for a latent of unit variance."""
+
 
 def _normal(*shape: int, std: float) -> nn.Parameter:
     return nn.Parameter(torch.randn(*shape) * std)
@@ -34,7 +37,7 @@ class Shift(Unsteered):
 
     def __init__(self, d_in: int, d_out: int, latent: int, scale: float = 1.0) -> None:
         super().__init__(d_in, d_out, latent, scale)
-        self.S = _normal(d_out, latent, std=0.5 / math.sqrt(latent))
+        self.S = _normal(d_out, latent, std=scale * SHIFT / math.sqrt(latent))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         return linear(x, self.W) + linear(z, self.S, self.b).unsqueeze(1)
@@ -45,7 +48,7 @@ class FiLM(Shift):
 
     def __init__(self, d_in: int, d_out: int, latent: int, scale: float = 1.0) -> None:
         super().__init__(d_in, d_out, latent, scale)
-        self.G = _normal(d_out, latent, std=0.5 / math.sqrt(latent))
+        self.G = _normal(d_out, latent, std=SHIFT / math.sqrt(latent))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         gain, shift = 1 + linear(z, self.G), linear(z, self.S)

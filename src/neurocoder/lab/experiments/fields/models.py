@@ -21,7 +21,6 @@ OCTAVES = 4
 """Frequencies pi, 2 pi, ... of the Fourier features, in x and in y."""
 DEPTHS = {"fourier": 2, "siren": 3}
 """Hidden layers, unless a config says otherwise; all can be steered, the output layer is not."""
-SLOTS, DIAGONAL_SLOTS = 12, 48
 TOLERANCE = 0.03
 """Numbers of parameters are equal within so much."""
 
@@ -47,18 +46,20 @@ class FieldNetwork(nn.Module):
         channels: int,
         latent: int,
         frequency: float = 30.0,
+        size: int | None = None,
     ) -> None:
         super().__init__()
         self.sine, self.frequency = features == "siren", frequency
         self.features = nn.Identity() if self.sine else Fourier()
         widths = [2 if self.sine else Fourier.width, *hidden]
-        build = CONTENDERS[contender].build
+        chosen = CONTENDERS[contender]
+        size = chosen.size and (size or chosen.size)
         self.layers = nn.ModuleList()
         for place, (d_in, d_out) in enumerate(pairwise(widths)):
             scale = 1.0
             if self.sine:  # the usual start: weights uniform within 1/d_in first, then within sqrt(6/d_in)/w0
                 scale = math.sqrt(1 / (3 * d_in)) if place == 0 else math.sqrt(2) / frequency
-            self.layers.append(build(d_in, d_out, latent, scale, place))
+            self.layers.append(chosen.build(d_in, d_out, latent, scale, place, size))
         self.output = nn.Linear(widths[-1], channels)
         if self.sine:
             bound = math.sqrt(6 / widths[-1]) / frequency
@@ -78,75 +79,97 @@ class Contender(NamedTuple):
     """A way to steer."""
 
     title: str
-    build: Callable[[int, int, int, float, int], nn.Module]
-    """Called with d_in, d_out, the latent's width, the scale of the outputs and the layer's place; the layer."""
+    build: Callable[[int, int, int, float, int, int | None], nn.Module]
+    """Called with d_in, d_out, the latent's width, the scale of the outputs, the layer's place, and the size; the
+    layer."""
+    size: int | None = None
+    """Slots, rank or members, unless a better number was found; None: the form has none."""
     constant: bool = False
     """Every image has the same latent."""
 
 
-def everywhere(kind: Callable[..., nn.Module], **sizes: Any) -> Callable[..., nn.Module]:
+def everywhere(kind: Callable[..., nn.Module], **fixed: Any) -> Callable[..., nn.Module]:
     """The same kind of layer at all places."""
-    return lambda d_in, d_out, latent, scale, place: kind(d_in, d_out, latent, scale, **sizes)
+
+    def build(d_in: int, d_out: int, latent: int, scale: float, place: int, size: int | None = None) -> nn.Module:
+        return kind(d_in, d_out, latent, scale, *([] if size is None else [size]), **fixed)
+
+    return build
 
 
 def at(steered: int, kind: type[nn.Module]) -> Callable[..., nn.Module]:
     """This kind of layer at one place, unsteered ones elsewhere."""
-    return lambda d_in, d_out, latent, scale, place: (kind if place == steered else layers.Unsteered)(
-        d_in, d_out, latent, scale
-    )
+    one = everywhere(kind)
+
+    def build(d_in: int, d_out: int, latent: int, scale: float, place: int, size: int | None = None) -> nn.Module:
+        if place != steered:
+            return layers.Unsteered(d_in, d_out, latent, scale)
+        return one(d_in, d_out, latent, scale, place, size)
+
+    return build
 
 
 def core(
-    d_in: int, d_out: int, latent: int, scale: float, slots: int = SLOTS, softmax: bool = False, **settings: Any
+    d_in: int, d_out: int, latent: int, scale: float, slots: int = 12, softmax: bool = False, **settings: Any
 ) -> nn.Module:
-    """A core layer whose residual starts as every other contender's weight."""
+    """A core layer whose residual starts as every other contender's weight. A softmax gives each program a share of
+    1 / K: there, they start K times as large."""
     slots = slots if settings.get("diagonal") else min(slots, d_in)
     layer = nc.CoreLinear(d_in, d_out, core=nc.CoreConfig(slots=slots, **settings), control_dim=latent)
-    assert layer.R is not None
-    assert layer.bias is not None
-    nn.init.normal_(layer.R, std=scale / math.sqrt(d_in))
-    nn.init.zeros_(layer.bias)
+    plain_start(layer, scale)
+    if softmax and layer.memory is not None:
+        with torch.no_grad():
+            layer.memory.cores.mul_(latent)
     return layers.Coded(layer, latent, softmax)
 
 
 def attention(
-    d_in: int, d_out: int, latent: int, scale: float, slots: int = SLOTS, heads: int = 3, hidden: int = 8
+    d_in: int, d_out: int, latent: int, scale: float, slots: int = 12, heads: int = 3, hidden: int = 8
 ) -> nn.Module:
     """The paper's programs, composed by attention. Sharper than the paper's, and without the orthogonal loss, which
     would be most of the gradient."""
     sizes: dict[str, Any] = {"slots": slots, "key_dim": 3, "heads": heads, "hidden": hidden}
     program = nc.ProgramConfig(**sizes, steps=2, least_used=4, orthogonality=0.0, sharpness=10.0)
     layer = nc.Linear(d_in, d_out, program=program, control_dim=latent)
-    if scale != 1:
-        with torch.no_grad():
-            assert layer.R is not None
-            layer.R.mul_(scale)
-            layer.memory.V.mul_(scale)
+    plain_start(layer, scale)
+    with torch.no_grad():
+        layer.memory.V.mul_(scale)
     return layers.Coded(layer, latent)
 
 
+def plain_start(layer: nc.CodedLinear, scale: float) -> None:
+    """Start residual and bias as every other contender's weight and bias."""
+    assert layer.R is not None
+    assert layer.bias is not None
+    nn.init.normal_(layer.R, std=scale / math.sqrt(layer.in_features))
+    nn.init.zeros_(layer.bias)
+
+
 CONTENDERS: dict[str, Contender] = {
-    "core": Contender("core, linear in z", everywhere(core)),
-    "core-shift": Contender("core with shift", everywhere(core, shift=True)),
-    "diagonal": Contender("diagonal core", everywhere(core, slots=DIAGONAL_SLOTS, diagonal=True)),
-    "softmax": Contender("softmax core", everywhere(core, softmax=True)),
-    "attention": Contender("attention programs", everywhere(attention)),
+    "core": Contender("core, linear in z", everywhere(core), 12),
+    "core-shift": Contender("core with shift", everywhere(core, shift=True), 12),
+    "diagonal": Contender("diagonal core", everywhere(core, diagonal=True), 48),
+    "softmax": Contender("softmax core", everywhere(core, softmax=True), 12),
+    "attention": Contender("attention programs", everywhere(attention), 12),
     "hyper": Contender("full hypernetwork", everywhere(layers.FullHyper)),
-    "low-rank": Contender("low-rank hypernetwork", everywhere(layers.LowRankHyper)),
-    "basis": Contender("basis mixing (mNIF)", everywhere(layers.Basis)),
-    "patterns": Contender("Instance Pattern Composers", at(1, layers.Pattern)),
+    "low-rank": Contender("low-rank hypernetwork", everywhere(layers.LowRankHyper), 4),
+    "basis": Contender("basis mixing (mNIF)", everywhere(layers.Basis), 16),
+    "patterns": Contender("Instance Pattern Composers", at(1, layers.Pattern), 8),
     "film": Contender("FiLM", everywhere(layers.FiLM)),
     "shift": Contender("shift (COIN++, functa)", everywhere(layers.Shift)),
     "concatenated": Contender("concatenated latent", at(0, layers.Shift)),
-    "core-constant": Contender("core, one latent for all", everywhere(core), constant=True),
-    "attention-constant": Contender("attention, one latent for all", everywhere(attention), constant=True),
+    "core-constant": Contender("core, one latent for all", everywhere(core), 12, constant=True),
+    "attention-constant": Contender("attention, one latent for all", everywhere(attention), 12, constant=True),
 }
 """By their names in variants; the last ones are controls."""
 
 
 def awaken(network: nn.Module) -> None:
-    """Start V of core layers as the residual's weights are: where all latents are zero, those have no gradient if V is
-    zero too."""
+    """For latents that start at zero: V of core layers as large as the residual's weights, since it has no gradient if
+    it is zero too, and shifts as COIN++ starts them."""
+    for module in network.modules():
+        if isinstance(module, layers.Shift):
+            nn.init.normal_(module.S, std=layers.SHIFT / math.sqrt(module.S.shape[1]))
     for layer in nc.coded_layers(network).values():
         if isinstance(layer, nc.CoreLinear) and layer.memory is not None and layer.R is not None:
             nn.init.orthogonal_(layer.memory.V, float(layer.R.detach().std()) * math.sqrt(layer.in_features))
@@ -157,7 +180,9 @@ def parameters(network: nn.Module) -> int:
     return sum(entry.numel() for entry in network.parameters())
 
 
-def hidden_widths(contender: str, features: str, depth: int, channels: int, latent: int, target: int) -> list[int]:
+def hidden_widths(
+    contender: str, features: str, depth: int, channels: int, latent: int, target: int, size: int | None = None
+) -> list[int]:
     """Widths of the hidden layers, equal within one, with which a network comes closest to a number of parameters."""
 
     def widths(total: int) -> list[int]:
@@ -165,7 +190,7 @@ def hidden_widths(contender: str, features: str, depth: int, channels: int, late
 
     def count(total: int) -> int:
         with torch.device("meta"):
-            return parameters(FieldNetwork(contender, features, widths(total), channels, latent))
+            return parameters(FieldNetwork(contender, features, widths(total), channels, latent, size=size))
 
     low, high = 2 * depth, 4 * depth
     while count(high) < target:

@@ -95,6 +95,7 @@ def main_table(steps: int, runs: Mapping[str, list[Record]], meta: bool) -> Tabl
             "contender": CONTENDERS[contender].title,
             "parameters": int(own[0].metrics["network_parameters"]),
             "rates" if not meta else "rate": rates,
+            "size": seen["size"],
             "trained": estimate(own, "trained"),
             "new, 3": estimate(own, "new_3"),
             "new, 10": estimate(own, "new_10"),
@@ -111,8 +112,8 @@ def main_table(steps: int, runs: Mapping[str, list[Record]], meta: bool) -> Tabl
         blank = dict.fromkeys(rows[0])
         rows.append(blank | {"contender": "COIN++, published", "new, 3": three, "new, 10": ten})
     caption = (
-        "Rates: of the network and of the latents. Pooled: the PSNR of the mean square error over all images, in which "
-        "the worst images weigh most. Seconds: of training, CPU time on a CPU."
+        "Rates: of the network and of the latents. Size: slots, rank or members. Pooled: the PSNR of the mean square "
+        "error over all images, in which the worst images weigh most. Seconds: of training, CPU time on a CPU."
     )
     return table(f"After {steps:,} steps", rows, caption)
 
