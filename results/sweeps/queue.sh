@@ -139,7 +139,7 @@ wanted() { [[ $chosen == "  " || $chosen == *" $1 "* ]]; }
 command() { # of a group, without its lane and minutes
     local name=$1 place=$2 jobs=$3 seeds=$4 experiment=$5 variants=$6
     shift 6
-    echo "python3 -m neurocoder.lab run $experiment --resume --variants $(expand "$variants") --seeds $seeds --jobs $jobs --output $output/$place/$name $*"
+    echo "python3 -m neurocoder.lab run $experiment --resume --no-report --variants $(expand "$variants") --seeds $seeds --jobs $jobs --output $output/$place/$name $*"
 }
 
 failed=0

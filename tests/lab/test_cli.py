@@ -165,9 +165,13 @@ def test_a_report_that_fails_is_a_failure_although_the_runs_are_done(tmp_path, c
     words = ("--preset", "smoke", "--variants", "linear", "--output", tmp_path)
     assert run(*words) == 1
     assert "no report: the records of lines, preset smoke, lack what its tables need" in capsys.readouterr().err
+    assert run(*words, "--no-report") == 0
+    assert "no report" not in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
     monkeypatch.undo()
     assert run(*words) == 0
     assert "1 finished before" in capsys.readouterr().out
+    assert (tmp_path / "report").is_dir()
 
 
 def test_every_preset_is_explained(capsys):

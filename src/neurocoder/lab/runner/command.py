@@ -86,7 +86,7 @@ def _sweep(jobs: Sequence[Job], todo: Sequence[Job], setup: Setup, options: Opti
         instead = " instead of --overwrite" if setup.overwrite else ""
         print(f"interrupted: the same command with --resume{instead} continues from here", file=sys.stderr)
         return 128 + signal
-    reported = not (shown.finished or shown.skipped) or _report(jobs[0], setup)
+    reported = not (options.report and (shown.finished or shown.skipped)) or _report(jobs[0], setup)
     return 0 if reported and not shown.failures else 1
 
 

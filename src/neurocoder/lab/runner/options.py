@@ -66,6 +66,8 @@ class Options:
     """Only print what would be run."""
     jobs: Count = 1
     """Runs in parallel, each in its own process."""
+    report: bool = True
+    """Print tables and draw figures of all finished runs at the end."""
     threads: Count = 1
     """CPU threads per run; small models gain nothing from more."""
     resume: bool = False

@@ -26,7 +26,7 @@ INPUTS = {
     "mnist": "Five tasks of two digits; images are blurred, centred and of unit length.",
     "permuted": (
         "Ten tasks of all ten digits, each with its own order of the pixels: 100 classes, 10,000 training and 2,000 "
-        "test images a task. Domain: the digit alone must be right. Nothing was tuned."
+        "test images a task. Domain: the digit alone must be right."
     ),
     "cifar10": "Five tasks of two classes; features of a frozen ResNet-18, standardised over the training images.",
     "cifar100": "Twenty tasks of five classes; features of a frozen ResNet-18, standardised over the training images.",
