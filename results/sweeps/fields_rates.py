@@ -74,8 +74,8 @@ def climb(variant: str, output: Path, options: list[str]) -> str:
             given = ["--rate", f"{settings.network:g}", "--latent-rate", f"{settings.latents:g}"]
             given += [] if settings.size is None else ["--size", str(settings.size)]
             where = ["--variants", variant, "--seeds", SEEDS, "--output", str(output / f"{variant}-{name}")]
-            command = [sys.executable, "-m", "neurocoder.lab", "run", "fields", "--resume", "--no-report", "--validation"]
-            command += ["--preset", "smoke"] if SMOKE else ["--preset", "equal", "--new", "32"]
+            command = [sys.executable, "-m", "neurocoder.lab", "run", "fields", "--resume", "--no-report"]
+            command += ["--validation", "--preset", "smoke"] if SMOKE else ["--preset", "equal", "--new", "32"]
             command += [*given, *where, *options]
             with (output / "log.txt").open("a") as log:  # a run that diverges fails, and has no record
                 subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
