@@ -62,7 +62,8 @@ SETTINGS: dict[str, dict[str, float]] = {
         "slda": 1e-4,
         "replay": 0.5,
         "derpp": 0.5,
-        "gdumb": 0.5,
+        "gdumb": 0.2,
+        "offline": 0.2,
     },
     "permuted": {
         "local": 2.8,
@@ -112,6 +113,7 @@ SETTINGS: dict[str, dict[str, float]] = {
         "replay": 0.01,
         "derpp": 0.01,
         "gdumb": 0.003,
+        "offline": 0.003,
     },
     "cifar10-224": {
         "local": 1.4,
@@ -136,6 +138,7 @@ SETTINGS: dict[str, dict[str, float]] = {
         "replay": 0.03,
         "derpp": 0.03,
         "gdumb": 0.003,
+        "offline": 0.003,
     },
     "cifar100-224": {
         "local": 1.4,
