@@ -21,7 +21,7 @@ from ..experiment import Experiment
 from ..supervised import starting_values
 from . import families, learning, report, text
 from .families import FAMILIES
-from .models import CONTENDERS, ONCE, TaskNetwork, hidden_width, parameters
+from .models import ALONE, CONTENDERS, ONCE, TaskNetwork, hidden_width, parameters
 from .samples import Tasks as Samples
 
 MEASURED = 50
@@ -35,9 +35,9 @@ USUAL = 100, 10
 class TasksConfig:
     """How to train and to measure."""
 
-    steps: Count = 500
+    steps: Count = 2_000
     """Of the network for all tasks, on 32 tasks each."""
-    tuning: Count = 100
+    tuning: Count = 400
     """Of a network that is fine-tuned to a new task, or trained on it alone, and of z."""
     held_out: Count = 20
     """Further samples of each task, by which rates are chosen."""
@@ -54,7 +54,7 @@ class Tasks(Experiment):
     name: ClassVar[str] = "tasks"
     title: ClassVar[str] = "Many tasks with few examples: what steers one network"
     Config: ClassVar[type] = TasksConfig
-    metric: ClassVar[str | None] = "error"
+    metric: ClassVar[str | None] = "new"
     presets: ClassVar[Mapping[str, TasksConfig]] = {
         "best": TasksConfig(),
         "smoke": TasksConfig(steps=4, tuning=2, test=5),
@@ -89,27 +89,32 @@ class Tasks(Experiment):
         name, _, rest = context.variant.partition("-")
         contender, count, examples = rest.rsplit("-", 2)
         family = FAMILIES[name]
-        generator = torch.Generator().manual_seed(context.seed)
-        pools = family.pools(int(count), generator)
+        # Each has its own, so that new tasks and their samples do not depend on how many tasks there are.
+        of_tasks, of_new, of_trained, generator = (
+            torch.Generator().manual_seed(1_000 * context.seed + purpose) for purpose in range(4)
+        )
+        pools = family.pools(int(count), of_tasks)
 
-        def sample(tasks: Tensor, number: int, train: bool) -> Samples:
-            found = family.sample(tasks, number, train, generator)
+        def sample(tasks: Tensor, number: int, train: bool, drawn: torch.Generator) -> Samples:
+            found = family.sample(tasks, number, train, drawn)
             return Samples(*(part.to(context.device) for part in found))
 
         shown = int(examples) * family.each
-        # First what every contender of a seed shares: the new tasks and their examples.
+        tests = [sample(tasks, config.test, False, of_new) for tasks in (pools.chosen, pools.new)]
         chosen, new = (
-            (sample(tasks, shown, True), sample(tasks, config.test, False)) for tasks in (pools.chosen, pools.new)
+            (sample(tasks, shown, True, of_new), test)
+            for tasks, test in zip((pools.chosen, pools.new), tests, strict=True)
         )
         measured = pools.trained[:MEASURED]
-        test = sample(measured, config.test, False)
-        trained = sample(pools.trained, shown + config.held_out, True)
+        test = sample(measured, config.test, False, of_trained)
+        trained = sample(pools.trained, shown + config.held_out, True, of_trained)
         data = Samples(*(part[:, :shown] for part in trained))
         held_out = Samples(*(part[: len(measured), shown:] for part in trained))
         parts, lengths = (data, held_out, test), (config.steps, config.tuning)
         with starting_values(context.seed):
             if name == "text":
-                result, size = text.run(contender, family.latent, parts, chosen, new, lengths, generator)
+                short = config.steps // 4, config.tuning // 4  # a step takes a second
+                result, size = text.run(contender, family.latent, parts, chosen, new, short, generator)
             else:
                 network = TaskNetwork(contender, family, hidden_width(contender, family), len(pools.trained))
         if name != "text":
@@ -129,9 +134,9 @@ def contenders(family: str) -> Iterable[str]:
 
 
 def points(most: int, contender: str) -> list[tuple[int, int]]:
-    """Numbers of tasks and of examples. A network a task does not depend on the number of tasks."""
+    """Numbers of tasks and of examples. What learns a task alone does not depend on the number of tasks."""
     tasks, examples = USUAL
-    if contender == "own":
+    if contender in ALONE:
         return [(1, number) for number in EXAMPLES]
     many = sorted({min(count, most) for count in COUNTS})
     tasks = min(tasks, most)

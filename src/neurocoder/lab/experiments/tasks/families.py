@@ -43,7 +43,7 @@ class Family:
     """Samples in an example: as many as a task has classes, where they are its own."""
 
 
-CHOSEN, NEW = 10, 30
+CHOSEN, NEW = 50, 100
 """Tasks to choose rates by, and new tasks, of families without end."""
 
 
@@ -94,8 +94,8 @@ HELD_OUT = (150.0, 210.0)
 def angles(count: int, generator: Generator) -> Pools:
     """Degrees; new tasks lie within the held-out angles."""
     low, high = HELD_OUT
-    trained = (high + (360 - high + low) * torch.rand(count, generator=generator)) % 360
     held_out = low + (high - low) * torch.rand(CHOSEN + NEW, generator=generator)
+    trained = (high + (360 - high + low) * torch.rand(count, generator=generator)) % 360
     return Pools(trained, held_out[:CHOSEN], held_out[CHOSEN:])
 
 

@@ -7,18 +7,21 @@ from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import one_hot
 from torch.nn.utils import vector_to_parameters
 
 from ..everyday.stacked import BETAS, EPSILON, Stack
 from .models import TaskLoss, TaskNetwork, errors, loss
 from .samples import Tasks
 
-RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 """Of a network."""
 RATIOS = (1.0, 5.0)
 """Of the latents' rate to the network's."""
-LATENT_RATES = (0.01, 0.03, 0.1, 0.3)
+LATENT_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Of z, where it is fitted alone."""
+LENGTHS, NOISES = (0.3, 0.6, 1.0, 1.5, 2.5, 4.0, 8.0), (1e-6, 1e-4, 1e-2, 1e-1)
+"""Of a Gaussian process: lengths in units of the root of the inputs' number, and noise."""
 LOOKS = 4
 """How often the error on held-out samples is looked at; the best moment counts, for every contender."""
 WARM_UP = 20
@@ -68,12 +71,15 @@ def run(
         generator: draws batches.
     """
     steps, tuning = lengths
+    if contender == "kernel":
+        return {"new": by_kernel(chosen, new)}
     if contender == "own":
-        found = by_parameters(network, chosen, new, 4 * tuning)
-        return {"error": found, "new": found}
+        return {"new": by_parameters(network, chosen, new, tuning)}
     error = train(network, *parts, steps, generator)
-    own = unchanged(network, new) if contender == "unsteered" else by_latents(network, chosen, new, tuning)
-    return {"error": error, "new": own, "tuned": by_parameters(network, chosen, new, tuning)}
+    if contender == "unsteered":
+        return {"error": error, "new": unchanged(network, new), "tuned": by_parameters(network, chosen, new, tuning)}
+    own, latents = by_latents(network, chosen, new, tuning)
+    return {"error": error, "new": own, "tuned": by_parameters(network, chosen, new, tuning, latents)}
 
 
 def train(network: TaskNetwork, data: Tasks, held_out: Tasks, test: Tasks, steps: int, generator: Generator) -> Found:
@@ -129,11 +135,12 @@ def evaluated(stack: Stack, x: Tensor, tasks: Tensor, own: bool = False) -> Tens
         return stack.call(stack.model.get_submodule("model"), x, tasks, prefix="model.", own=own)
 
 
-def fit_latents(network: TaskNetwork, data: Tasks, start: Tensor, rate: float, steps: int) -> Tensor:
-    """z (tasks, latent) of new tasks: the network stays, each z follows its own gradient (Adam with cosine decay), as
-    `nc.fit_control` does for one task."""
+def fit_latents(network: TaskNetwork, data: Tasks, start: Tensor, rate: float, steps: int) -> list[Tensor]:
+    """z (tasks, latent) of new tasks at each look: the network stays, each z follows its own gradient (Adam with cosine
+    decay), as `nc.fit_control` does for one task."""
     z = start.detach().expand(len(data.x), -1).clone()
     mean, square = torch.zeros_like(z), torch.zeros_like(z)
+    seen = []
     for step in range(steps):
         z.requires_grad_()
         total = len(z) * loss(network.outputs(data.x, z), data.y)
@@ -141,35 +148,72 @@ def fit_latents(network: TaskNetwork, data: Tasks, start: Tensor, rate: float, s
         mean, square = mean.lerp(g, 1 - BETAS[0]), square.lerp(g * g, 1 - BETAS[1])
         size = (square / (1 - BETAS[1] ** (step + 1))).sqrt() + EPSILON
         z = z.detach() - rate * decay(step, steps, 1) / (1 - BETAS[0] ** (step + 1)) * mean / size
-    return z.detach()
+        if looks(step, steps):
+            seen.append(z.detach())
+    return seen
 
 
-def by_latents(network: TaskNetwork, chosen: tuple[Tasks, Tasks], new: tuple[Tasks, Tasks], steps: int) -> Found:
-    """New tasks by z alone, from the mean latent, at the rate that is best for the chosen tasks.
+def by_latents(
+    network: TaskNetwork, chosen: tuple[Tasks, Tasks], new: tuple[Tasks, Tasks], steps: int
+) -> tuple[Found, tuple[Tensor, Tensor]]:
+    """New tasks by z alone, from the mean latent, at the rate and the moment that are best for the chosen tasks; also
+    the latents of chosen and new tasks.
 
     Args:
         network: trained.
         chosen, new: samples to fit, and samples to measure on.
         steps: of the latents.
     """
-    start, found = network.latents.detach().mean(0), []
+    start = network.latents.detach().mean(0)
+
+    def error(z: Tensor, test: Tasks) -> Tensor:
+        with torch.no_grad():
+            return errors(network.outputs(test.x, z), test)
+
+    moments = []
     for rate in LATENT_RATES:
-        for data, test in (chosen, new):
-            z = fit_latents(network, data, start, rate, steps)
-            with torch.no_grad():
-                found.append(errors(network.outputs(test.x, z), test))
-    best = min(range(len(LATENT_RATES)), key=lambda at: float(found[2 * at].mean().nan_to_num(math.inf)))
-    return Found(found[2 * best + 1], LATENT_RATES[best])
+        pairs = zip(*(fit_latents(network, data, start, rate, steps) for data, _ in (chosen, new)), strict=True)
+        moments += [(rate, (look + 1) / LOOKS, z) for look, z in enumerate(pairs)]
+    rate, share, z = min(moments, key=lambda moment: float(error(moment[2][0], chosen[1]).mean().nan_to_num(math.inf)))
+    return Found(error(z[1], new[1]), rate, share=min(1.0, share)), z
 
 
-def by_parameters(network: TaskNetwork, chosen: tuple[Tasks, Tasks], new: tuple[Tasks, Tasks], steps: int) -> Found:
-    """New tasks by all parameters, a copy of the network for each, with the mean latent; rate and number of steps are
-    the best for the chosen tasks.
+def by_kernel(chosen: tuple[Tasks, Tasks], new: tuple[Tasks, Tasks]) -> Found:
+    """New tasks by a Gaussian process each, which learns nothing from other tasks but its length and noise.
+
+    f(x) = k(x, X) (k(X, X) + noise I)^-1 y        k = exp(-|x - x'|² / 2 length²); classes as targets of 0 and 1
+    """
+
+    def error(data: Tasks, test: Tasks, length: float, noise: float) -> Tensor:
+        floating = data.y.is_floating_point()
+        y = data.y if floating else one_hot(data.y, int(max(data.y.max(), test.y.max())) + 1).double()
+        x, places, y = data.x.double(), test.x.double(), y.double()
+        mean = y.mean(1, keepdim=True)
+        scale = 2 * x.shape[2] * length**2
+        own, other = ((-torch.cdist(rows, x).square() / scale).exp() for rows in (x, places))
+        weights = torch.linalg.solve(own + noise * torch.eye(x.shape[1], dtype=x.dtype, device=x.device), y - mean)
+        return errors((mean + other @ weights).to(test.x.dtype), test)
+
+    cells = [(length, noise) for length in LENGTHS for noise in NOISES]
+    length, noise = min(cells, key=lambda cell: float(error(*chosen, *cell).mean()))
+    return Found(error(*new, length, noise), length, noise)
+
+
+def by_parameters(
+    network: TaskNetwork,
+    chosen: tuple[Tasks, Tasks],
+    new: tuple[Tasks, Tasks],
+    steps: int,
+    latents: tuple[Tensor, Tensor] | None = None,
+) -> Found:
+    """New tasks by all parameters, a copy of the network for each; rate and number of steps are the best for the chosen
+    tasks.
 
     Args:
         network: where each copy starts: trained (fine-tuning all), or not (a network a task).
         chosen, new: samples to fit, and samples to measure on.
         steps: of Adam.
+        latents: where those of chosen and new tasks start, (tasks, latent) each; None: the mean latent.
     """
     data, test = (
         Tasks(*(torch.cat(both) for both in zip(*parts, strict=True))) for parts in zip(chosen, new, strict=True)
@@ -179,6 +223,9 @@ def by_parameters(network: TaskNetwork, chosen: tuple[Tasks, Tasks], new: tuple[
     kept = network.latents
     network.latents = torch.nn.Parameter(kept.detach().mean(0, keepdim=True))
     stack = Stack(start, [("adam", rate) for rate in RATES for _ in range(count)])
+    if latents is not None:
+        with torch.no_grad():
+            stack.parameters["model.latents"].copy_(torch.cat(latents).repeat(len(RATES), 1).unsqueeze(1))
     inputs = [part.repeat(len(RATES), *[1] * (part.dim() - 1)).unsqueeze(1) for part in (data.x, data.y, test.x)]
     zero = torch.zeros(len(stack.cells), 1, dtype=torch.long, device=device)
     moments, samples = [], data.x.shape[1]
@@ -189,13 +236,12 @@ def by_parameters(network: TaskNetwork, chosen: tuple[Tasks, Tasks], new: tuple[
         stack.train(inputs[0][:, :, rows], inputs[1][:, :, rows], zero, own=True)
         if looks(step, steps):
             outputs = evaluated(stack, inputs[2], zero, own=True).view(len(RATES), count, *test.y.shape[1:2], -1)
-            moments += [
-                ((step + 1) / steps, rate, errors(each, test)) for rate, each in zip(RATES, outputs, strict=True)
-            ]
+            for rate, each in zip(RATES, outputs, strict=True):
+                first, others = each.split([len(chosen[0].x), len(new[0].x)])
+                moments.append((errors(first, chosen[1]), errors(others, new[1]), rate, (step + 1) / steps))
     network.latents = kept
-    first = len(chosen[0].x)
-    share, rate, error = min(moments, key=lambda moment: float(moment[2][:first].mean().nan_to_num(math.inf)))
-    return Found(error[first:], rate, share=share)
+    _, error, rate, share = min(moments, key=lambda moment: float(moment[0].mean().nan_to_num(math.inf)))
+    return Found(error, rate, share=share)
 
 
 def unchanged(network: TaskNetwork, new: tuple[Tasks, Tasks]) -> Found:

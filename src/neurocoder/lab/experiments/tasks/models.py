@@ -20,14 +20,17 @@ EXPERTS = 4
 DIAGONAL_SLOTS = 24
 ONCE = ("diagonal", "softmax", "attention", "basis", "patterns", "concatenated")
 """Contenders that run with the usual numbers of tasks and examples alone."""
+ALONE = ("own", "kernel")
+"""Contenders that learn each task by itself: there is nothing that the number of tasks could change."""
 
 
 class Mixture(nn.Module):
-    """`y = sum_e softmax(A z + a)_e (W_e x + b_e)`: a mixture of experts that the task gates."""
+    """`y = sum_e softmax(A z + a)_e (W_e x + b_e)`: weights that the task mixes (CondConv). A nearly uniform gate takes
+    the mean of E weights: they start sqrt(E) times as large as one alone."""
 
     def __init__(self, d_in: int, d_out: int, latent: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.W = nn.Parameter(torch.randn(EXPERTS, d_out, d_in) * scale / d_in**0.5)
+        self.W = nn.Parameter(torch.randn(EXPERTS, d_out, d_in) * scale * (EXPERTS / d_in) ** 0.5)
         self.b = nn.Parameter(torch.zeros(EXPERTS, d_out))
         self.A = nn.Parameter(torch.randn(EXPERTS, latent) / latent**0.5)
         self.a = nn.Parameter(torch.zeros(EXPERTS))
@@ -47,7 +50,8 @@ CONTENDERS: Mapping[str, tuple[str, Build]] = {
     "shift": ("shift", everywhere(layers.Shift)),
     "hyper": ("full hypernetwork", everywhere(layers.FullHyper)),
     "low-rank": ("low-rank hypernetwork", everywhere(layers.LowRankHyper)),
-    "mixture": ("mixture of experts", everywhere(Mixture)),
+    "mixture": ("mixed weights (CondConv)", everywhere(Mixture)),
+    "heads": ("a head for each task", at(DEPTH, layers.FullHyper)),
     "diagonal": ("diagonal core", everywhere(core, slots=DIAGONAL_SLOTS, diagonal=True)),
     "softmax": ("softmax core", everywhere(core, softmax=True)),
     "basis": ("basis mixing (mNIF)", everywhere(layers.Basis, members=6)),
@@ -55,10 +59,11 @@ CONTENDERS: Mapping[str, tuple[str, Build]] = {
     "concatenated": ("concatenated latent", at(0, layers.Shift)),
     "unsteered": ("unsteered", everywhere(layers.Unsteered)),
     "own": ("a network a task", everywhere(layers.Unsteered)),
+    "kernel": ("a Gaussian process a task", everywhere(layers.Unsteered)),
     "attention": ("attention programs", everywhere(attention, slots=6, heads=2, hidden=4)),
 }
 """Title and layer by the name in variants; the slowest is last. `own` has as many parameters for each task as others in
-all."""
+all; `kernel` has no network."""
 
 
 class TaskNetwork(nn.Module):

@@ -13,7 +13,7 @@ from ...report.figures import legend, means, panel_figure
 from ...report.sections import Cell, Plot, Section
 from ...report.tables import estimate, paired, table
 from .families import FAMILIES
-from .models import CONTENDERS, ONCE
+from .models import ALONE, CONTENDERS, ONCE
 
 OURS = "core"
 """The contender that the others are compared with."""
@@ -29,6 +29,8 @@ COLOURS = {
     "mixture": style.GREEN,
     "unsteered": "0.75",
     "own": "0.6",
+    "heads": "#8b6914",
+    "kernel": "#b0306a",
 }
 
 Runs = Mapping[tuple[str, int, int], Sequence[Record]]
@@ -47,7 +49,7 @@ def sections(records: Sequence[Record]) -> list[Section]:
 
 def points(runs: Runs) -> list[tuple[int, int]]:
     """Numbers of tasks and examples that there are."""
-    return sorted({(tasks, examples) for contender, tasks, examples in runs if contender != "own"})
+    return sorted({(tasks, examples) for contender, tasks, examples in runs if contender not in ALONE})
 
 
 def section(name: str, runs: Runs) -> Section:
@@ -57,8 +59,8 @@ def section(name: str, runs: Runs) -> Section:
     measure = family.measure or f"{usual}, in percent"
     text = [
         f"Test error: {measure}. About {family.parameters:,} parameters and a latent of {family.latent} for "
-        "each task; a network a task has as many parameters for each. Every run has its own best rates, on held-out "
-        "samples of its tasks; for new tasks, on others that are new too."
+        "each task; a network a task has as many parameters for each. Every run has its own best rates, on "
+        "20 further samples of each of its tasks; for new tasks, on 50 others that are new too."
         + (f" An example is {family.each} samples, as many as a task has classes." if family.each > 1 else "")
     ]
     tables = [
@@ -83,13 +85,14 @@ def rows(runs: Runs, tasks: int, examples: int) -> Iterator[dict[str, Cell]]:
     """A row a contender."""
     base = runs.get((OURS, tasks, examples), [])
     for contender, (title, _) in CONTENDERS.items():
-        own = runs.get((contender, 1 if contender == "own" else tasks, examples), [])
+        own = runs.get((contender, 1 if contender in ALONE else tasks, examples), [])
         if not own:
             continue
         row: dict[str, Cell] = {"contender": title, "parameters": own[0].parameters["network"]}
         row |= {heading: estimate(own, way, lowest=0) for way, heading in WAYS.items()}
         for way in ("error", "new"):
-            row[f"{WAYS[way]}, minus core"] = None if contender == OURS else paired(own, base, way)
+            is_compared = contender != OURS and way in own[0].metrics
+            row[f"{WAYS[way]}, minus core"] = paired(own, base, way) if is_compared else None
         yield row
 
 
@@ -97,24 +100,30 @@ def draw(family: str, runs: Runs, axis: str) -> Figure:
     """Errors over one number, where the other is the usual one."""
     drawn, panels = panel_figure(3, 3, 3.2, sharey=True)
     place = 1 if axis == "tasks" else 2
-    other = {key[3 - place] for key in runs if key[0] != "own"}
+    other = {key[3 - place] for key in runs if key[0] not in ALONE}
     counted = {
-        value: len({key[place] for key in runs if key[3 - place] == value and key[0] != "own"}) for value in other
+        value: len({key[place] for key in runs if key[3 - place] == value and key[0] not in ALONE}) for value in other
     }
     usual = max(counted, key=lambda value: counted[value])
     for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
         drawn_ones = [(key, title) for key, (title, _) in CONTENDERS.items() if key not in ONCE]
         for index, (contender, name) in enumerate(drawn_ones):
-            fixed = 1 if contender == "own" and place == 2 else usual
+            fixed = 1 if contender in ALONE and place == 2 else usual
             own = {key[place]: runs[key] for key in runs if key[0] == contender and key[3 - place] == fixed}
             values = {x: [record.metrics[way] for record in own[x] if way in record.metrics] for x in sorted(own)}
             values = {x: each for x, each in values.items() if each}
             look = {"color": COLOURS[contender], "label": name, "capsize": 2, "markersize": 4}
-            if contender == "own" and place == 1 and values:
+            if contender in ALONE and place == 1 and values:
                 panel.axhline(sum(values[1]) / len(values[1]), color=COLOURS[contender], linestyle=":", label=name)
             elif values:
                 means(
-                    panel, [*map(float, values)], values.values(), 0, fmt=f"{'osD^vP*Xh'[index]}-", linewidth=1, **look
+                    panel,
+                    [*map(float, values)],
+                    values.values(),
+                    0,
+                    fmt=f"{'osD^vP*Xh<>'[index]}-",
+                    linewidth=1,
+                    **look,
                 )
         panel.set(xscale="log", yscale="log", title=title, xlabel=axis)
     panels[0].set_ylabel(FAMILIES[family].measure or "error, %")

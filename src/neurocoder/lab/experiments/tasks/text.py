@@ -205,7 +205,7 @@ def run(
     if contender == "own":
         z = torch.zeros(latent, device=adapted.device)
         found = by_parameters(adapted, z, chosen, new, 4 * tuning, generator)
-        return {"error": found, "new": found}, count
+        return {"new": found}, count
     error, z = learn(adapted, *parts, generator, steps)
     if contender == "unsteered":
         own = Found(adapted.measure(new[1], z.expand(len(new[1].x), -1)), 0.0)
