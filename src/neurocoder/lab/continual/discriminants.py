@@ -161,6 +161,8 @@ class FeCAM:
         self.mean = NearestMean(d, classes, device)
         self.squares = torch.zeros(classes, d, d, dtype=torch.float64, device=device)
         self.shrinkage, self.power = shrinkage, power
+        self.inverses: dict[int, Tensor] = {}
+        """Of the correlations of classes that were asked for since they were last observed."""
 
     def transformed(self, x: Tensor) -> Tensor:
         """`sign(x) |x|^power`."""
@@ -172,23 +174,30 @@ class FeCAM:
         self.mean.observe(x, y)
         for label in y.unique().tolist():
             self.squares[label].addmm_(x[y == label].mT, x[y == label])
+            self.inverses.pop(label, None)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Minus the squared Mahalanobis distance to each class."""
-        x, scores = normalize(self.transformed(x)), []
-        for mean, squares, count in zip(self.mean.means, self.squares, self.mean.counts, strict=True):
-            if not count:
-                scores.append(x.new_zeros(len(x)))  # not a class yet
-                continue
-            covariance = squares / count - torch.outer(mean, mean)
+    def inverse(self, label: int) -> Tensor:
+        """Of the shrunk covariance of a class, scaled to correlations (d, d)."""
+        if label not in self.inverses:
+            mean = self.mean.means[label]
+            covariance = self.squares[label] / self.mean.counts[label] - torch.outer(mean, mean)
             diagonal = covariance.diagonal()
             off = (covariance.sum() - diagonal.sum()) / max(1, covariance.numel() - len(diagonal))
             eye = torch.eye(len(diagonal)).to(covariance)
             shrunk = covariance + self.shrinkage * (diagonal.mean() * eye + off * (1 - eye))
             deviation = shrunk.diagonal().clamp(min=1e-12).sqrt()
+            self.inverses[label] = torch.linalg.inv(shrunk / torch.outer(deviation, deviation))
+        return self.inverses[label]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Minus the squared Mahalanobis distance to each class."""
+        x, scores = normalize(self.transformed(x)), []
+        for label, (mean, count) in enumerate(zip(self.mean.means, self.mean.counts, strict=True)):
+            if not count:
+                scores.append(x.new_zeros(len(x)))  # not a class yet
+                continue
             difference = x - normalize(mean, dim=0)
-            solved = torch.linalg.solve(shrunk / torch.outer(deviation, deviation), difference.mT)
-            scores.append(-(difference * solved.mT).sum(1))
+            scores.append(-(difference @ self.inverse(label) * difference).sum(1))
         return self.mean.unseen(torch.stack(scores, 1))
 
     def numbers(self) -> dict[str, int]:
