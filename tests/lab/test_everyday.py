@@ -129,9 +129,9 @@ def test_core_layers_may_be_worse_twice_as_often_as_chance_or_in_a_few_cells():
     def cells(worse, count=100):
         return [report.Comparison("", "", [2.0 if n < worse else 1.0], [1.0]) for n in range(count)]
 
-    assert report.asked(cells(5), cells(2)).endswith("4 of 100. They are in 5: more than asked.")
-    assert report.asked(cells(4), cells(2)).endswith("They are in 4: as asked.")
-    assert report.asked(cells(3), cells(0)).endswith("3 of 100. They are in 3: as asked.")
+    assert report.asked(cells(5), cells(2)).endswith("so 4 of 100. They are in 5: missed.")
+    assert report.asked(cells(4), cells(2)).endswith("They are in 4: met.")
+    assert report.asked(cells(3), cells(0)).endswith("so 3 of 100. They are in 3: met.")
 
 
 def test_the_edge_is_the_largest_rate_that_still_learns():
