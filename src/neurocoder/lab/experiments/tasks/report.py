@@ -88,7 +88,8 @@ def rows(runs: Runs, tasks: int, examples: int) -> Iterator[dict[str, Cell]]:
         own = runs.get((contender, 1 if contender in ALONE else tasks, examples), [])
         if not own:
             continue
-        row: dict[str, Cell] = {"contender": title, "parameters": own[0].parameters["network"]}
+        size = None if contender == "kernel" else own[0].parameters["network"]
+        row: dict[str, Cell] = {"contender": title, "parameters": size}
         row |= {heading: estimate(own, way, lowest=0) for way, heading in WAYS.items()}
         for way in ("error", "new"):
             is_compared = contender != OURS and way in own[0].metrics
