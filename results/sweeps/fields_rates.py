@@ -65,18 +65,20 @@ def climb(variant: str, output: Path, options: list[str]) -> str:
     """Find the best settings of one variant; a line about them."""
     contender = variant.split("-", 2)[2].rpartition("-")[0]
     best = of(variant)._replace(size=of(variant).size or CONTENDERS[contender].size)
+    done: set[Settings] = set()
     while True:
-        tried = measured_of(output, variant)
+        done |= measured_of(output, variant).keys()
         for settings in neighbours(best):
-            if settings in tried:
+            if settings in done:
                 continue
+            done.add(settings)  # also if it diverges
             name = "-".join(f"{value:g}" for value in settings if value is not None)
             given = ["--rate", f"{settings.network:g}", "--latent-rate", f"{settings.latents:g}"]
             given += [] if settings.size is None else ["--size", str(settings.size)]
             where = ["--variants", variant, "--seeds", SEEDS, "--output", str(output / f"{variant}-{name}")]
+            preset = ["--preset", "smoke"] if SMOKE else ["--preset", "equal", "--new", "32"]
             command = [sys.executable, "-m", "neurocoder.lab", "run", "fields", "--resume", "--no-report"]
-            command += ["--validation", "--preset", "smoke"] if SMOKE else ["--preset", "equal", "--new", "32"]
-            command += [*given, *where, *options]
+            command += ["--validation", *preset, *given, *where, *options]
             with (output / "log.txt").open("a") as log:  # a run that diverges fails, and has no record
                 subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
         tried = measured_of(output, variant)

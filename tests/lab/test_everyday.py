@@ -121,6 +121,7 @@ def test_cells_are_judged_by_two_standard_errors_and_five_percent():
     assert compare([1.1, 1.1], [1.0, 1.0]) == (True, False)
     assert compare([1.0, 1.0], [1.1, 1.1]) == (False, True)
     assert compare([1.04, 1.04], [1.0, 1.0]) == (False, False)  # clear, but too little
+    assert compare([1.1, 2.1], [1.0, 2.0]) == (True, False)  # seeds differ more than the two of each
     assert compare([0.9, 1.5], [1.0, 1.0]) == (False, False)  # a standard error of 0.3
     assert report.Comparison("", "", [1.0, 3.0], [4.0]).ratio == 0.5
 

@@ -38,6 +38,9 @@ def test_families_make_tasks_of_their_sizes(name):
     assert data.x.std() == pytest.approx(1, abs=0.4)
     again = family.sample(pools.trained, 5, True, generator())
     assert torch.equal(data.x, again.x)
+    more = family.pools(30, generator())  # the number of tasks does not change the new ones
+    assert torch.equal(more.chosen, pools.chosen)
+    assert torch.equal(more.new, pools.new)
 
 
 def test_a_linear_spring_swings_as_a_cosine():

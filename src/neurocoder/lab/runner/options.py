@@ -67,7 +67,7 @@ class Options:
     jobs: Count = 1
     """Runs in parallel, each in its own process."""
     report: bool = True
-    """Print tables and draw figures of all finished runs at the end."""
+    """Tables and figures of all finished runs at the end; with --no-report, none."""
     threads: Count = 1
     """CPU threads per run; small models gain nothing from more."""
     resume: bool = False
