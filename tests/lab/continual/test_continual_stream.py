@@ -52,6 +52,16 @@ def test_fecam_is_its_formula():
     assert scores[2] == -torch.inf  # never seen
 
 
+def test_fecam_goes_on_learning_after_an_answer():
+    x, y = torch.randn(60, 3), torch.arange(60) % 2
+    asked, fresh = (cl.FeCAM(3, classes=2) for _ in range(2))
+    for rows in (slice(0, 20), slice(20, 60)):
+        asked.observe(x[rows], y[rows])
+        asked(x)
+        fresh.observe(x[rows], y[rows])
+    torch.testing.assert_close(asked(x), fresh(x))
+
+
 def test_randumb_is_lda_of_cosines():
     learner = cl.RanDumb(2, classes=2, features=4, shrinkage=0.3, seed=3)
     learner.basis(X)
