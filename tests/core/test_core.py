@@ -174,13 +174,13 @@ def test_without_a_residual_the_first_outputs_vary_as_a_plain_layers(slots, d_in
 
 def test_starting_values_of_both_forms():
     steered = nc.CoreLinear(200, 100, control_dim=24).memory
-    assert steered.U.shape == (12, 200)
-    assert steered.cores.shape == (24, 12, 12)
-    torch.testing.assert_close(steered.U @ steered.U.mT, torch.eye(12))
-    assert torch.equal(steered.C_0, torch.eye(12))
+    assert steered.U.shape == (16, 200)
+    assert steered.cores.shape == (24, 16, 16)
+    torch.testing.assert_close(steered.U @ steered.U.mT, torch.eye(16))
+    assert torch.equal(steered.C_0, torch.eye(16))
     assert "C_0" in dict(steered.named_parameters())
     assert not steered.V.any()
-    torch.testing.assert_close(steered.cores.std(), torch.tensor((24 * 12) ** -0.5), rtol=0.05, atol=0)
+    torch.testing.assert_close(steered.cores.std(), torch.tensor((24 * 16) ** -0.5), rtol=0.05, atol=0)
     layer = nc.CoreLinear(200, 100)
     own = layer.memory
     assert own.U.shape == (16, 200)
@@ -203,7 +203,7 @@ def test_the_size_rule_of_layers_without_a_control(d_in, d_out, sizes):
     assert nc.CoreConfig().sizes(d_in, d_out, None) == sizes
     assert nc.CoreConfig(slots=3).sizes(d_in, d_out, None) == (3, 3)
     assert nc.CoreConfig(slots=20, programs=5).sizes(d_in, d_out, None) == (20, 5)
-    assert nc.CoreConfig().sizes(d_in, d_out, 5) == (12, 5)
+    assert nc.CoreConfig().sizes(d_in, d_out, 5) == (16, 5)
 
 
 def test_the_bounds_hold_however_large_the_parameters_are():

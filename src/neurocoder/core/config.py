@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from ..layer.config import Config
 
-STEERED_SLOTS = 12
-"""P of a layer with a control, by default."""
+STEERED_SLOTS = 16
+"""P of a layer with a control, by default: a multiple of 8, which fast matrix products in bfloat16 need."""
 OWN_SLOTS, OWN_PROGRAMS = 16, 8
 """P and K, at most, of a layer that reads its own input, by default."""
 RELATIVE_SIZE = 4
@@ -28,7 +28,7 @@ class CoreConfig(Config):
     """
 
     slots: int | None = None
-    """P: rows of U and V; None: 12 with a control, else by the layer's size."""
+    """P: rows of U and V; None: 16 with a control, else by the layer's size."""
     programs: int | None = None
     """K: tables; None: one for each number of the control, or at most 8 without a control."""
     diagonal: bool = False

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from ..ops.backend import is_traced
+
 LEAST_GATED = 16
 """d_out from which the residual has a gate."""
 GATE = 0.5
@@ -43,7 +45,9 @@ def normalised(values: Tensor, square: Tensor) -> Tensor:
 
 def residual_gate(rows: Tensor, w: Tensor) -> Tensor:
     """`g = 1 + tanh(w.x / (2 |x|)) / 2`: (N, d_z) -> (N, 1)."""
-    direction = linear(rows, w.unsqueeze(0)) / _norm(rows, -1)
+    # Compiled, the sum is one kernel with the norm, and its backward is no product of inner size 1.
+    projected = (rows * w).sum(-1, keepdim=True) if is_traced() else linear(rows, w.unsqueeze(0))
+    direction = projected / _norm(rows, -1)
     return 1 + GATE * torch.tanh(GATE * direction)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..layer.linear import CodedLinear
+from ..layer.linear import CodedLinear, scaled
 from ..ops.backend import chosen, is_traced
 from ..ops.torch_private import has_global_hooks, has_hooks, is_transformed
 from . import functional as F
@@ -67,10 +67,7 @@ class CoreLinear(CodedLinear, CoreLayer):
         rows, _ = self.rows(x, self.resolve_control(control))
         self.record_programs(x, control)
         R, bias, gate = self.residual, self.bias, self.reader.residual_gate(rows)
-        y = linear(rows, R, bias if gate is None else None)
-        if gate is not None:
-            y = gate.to(y.dtype) * y
-            y = y if bias is None else y + bias.to(y.dtype)
+        y = linear(rows, R, bias) if gate is None else scaled(rows, R, bias, gate)
         memory, reader = self.memory, self.reader
         if memory is not None and self._runs_by_hand(rows):
             s, most = F.slot_bounds(memory.V, R, self.d_in)

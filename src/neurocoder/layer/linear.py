@@ -15,6 +15,15 @@ from .checks import require_floating, require_whole
 from .config import Config
 
 
+def scaled(x: Tensor, R: Tensor, bias: Tensor | None, g: Tensor) -> Tensor:
+    """`g R x + bias`: x (..., d_in) and g (..., 1) -> (..., d_out). Of x and R x, the narrower is multiplied."""
+    if R.shape[1] <= R.shape[0]:
+        return linear((g * x).to(x.dtype), R, bias)
+    y = linear(x, R)
+    y = (g * y).to(y.dtype)
+    return y if bias is None else y + bias.to(y.dtype)
+
+
 class Options(TypedDict, total=False):
     """Arguments of every layer besides its sizes, its bias and its configuration."""
 
@@ -102,9 +111,9 @@ class CodedLinear(CodedLayer):
         else:
             y = torch.matmul(active.coefficients(torch.matmul(x, active.U.mT)), active.V)
         if R is not None:
-            xR = linear(x, R, bias if active.scale is None else None)
-            y = y + (xR if active.scale is None else (active.scale.unsqueeze(-1) * xR).to(y.dtype))
-            bias = bias if active.scale is not None else None
+            g = active.scale
+            y = y + (linear(x, R, bias) if g is None else scaled(x, R, bias, g.unsqueeze(-1)))
+            bias = None
         return active.finish(y if bias is None else y + bias.to(y.dtype))
 
     def materialized(self, weight: Tensor, leading: torch.Size) -> Tensor:
