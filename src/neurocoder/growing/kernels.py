@@ -65,12 +65,6 @@ def nearest(
     return slots, share, similarity
 
 
-def narrowed(bank: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bank as the kernels read it: in autocast's dtype, which halves what they load; `by_input` is limited by that."""
-    narrow: Tensor = cast(bank, dtype)
-    return narrow.contiguous()
-
-
 def by_input(
     rows: Tensor,
     banks: tuple[Tensor, Tensor],
@@ -122,13 +116,7 @@ def paired(slots: Tensor, share: Tensor, capacity: int) -> Pairs:
 
 
 def by_slot(
-    rows: Tensor,
-    coefficients: Tensor,
-    share: Tensor,
-    pairs: Pairs,
-    bank: Tensor,
-    input_precision: str,
-    dtype: torch.dtype | None = None,
+    rows: Tensor, coefficients: Tensor, share: Tensor, pairs: Pairs, bank: Tensor, input_precision: str
 ) -> Tensor:
     """`grad B_ir = sum_n w_ni c_nr x_n`, like the bank B (P, r, d).
 
@@ -139,10 +127,9 @@ def by_slot(
         pairs: the same, by slot.
         bank: B.
         input_precision: of the products, as `tl.dot` names it.
-        dtype: of the gradient; None: the bank's.
     """
     slots, rank, width = bank.shape
-    grad = torch.empty_like(bank, dtype=dtype)
+    grad = torch.empty_like(bank)
     block = min(FEATURES, max(TILE, power_of_two(width)))
     with on_device_of(rows):
         by_slot_kernel[slots, cdiv(width, block)](
@@ -172,8 +159,7 @@ class Execution(torch.autograd.Function):
         dtype: torch.dtype,
         make_stats: Callable[[], BackwardStats] | None,
     ) -> Tensor:
-        ctx.bank_dtype = U.dtype
-        x, U, V, share = x.contiguous(), narrowed(U, dtype), narrowed(V, dtype), share.float().contiguous()
+        x, U, V, share = x.contiguous(), U.contiguous(), V.contiguous(), share.float().contiguous()
         side, ctx.stats = SideStream(x), None
         if make_stats is not None:
             with side:
@@ -205,7 +191,7 @@ class Execution(torch.autograd.Function):
                     pairs = paired(slots, share, len(U))
                 ready = side.mark()
                 if wants_V:
-                    grad_V = by_slot(grad, c, share, pairs, V, exactness, ctx.bank_dtype)
+                    grad_V = by_slot(grad, c, share, pairs, V, exactness)
             with plain:
                 if wants_R:
                     grad_R = grad.mT @ rows
@@ -218,7 +204,7 @@ class Execution(torch.autograd.Function):
                 grad_c, grad_x = by_input(grad, (V, U), slots, share, x.dtype if wants_x else None, base)
                 if wants_U:
                     side.await_mark(ready)
-                    grad_U = by_slot(x, grad_c, share, pairs, U, exactness, ctx.bank_dtype)
+                    grad_U = by_slot(x, grad_c, share, pairs, U, exactness)
             side.join()
             plain.join()
         return grad_x, grad_U, grad_V, grad_R, grad_bias, None, None, None, None
