@@ -10,7 +10,7 @@ from torch import Tensor
 from ..ops.autograd import refuse_second_derivatives
 from ..ops.launch import precision
 from ..ops.operators import library, operator
-from .kernels import by_input, by_slot, nearest, paired
+from .kernels import by_input, by_slot, narrowed, nearest, paired
 
 
 @operator
@@ -32,7 +32,7 @@ def run_slots(
     x: Tensor, U: Tensor, V: Tensor, slots: Tensor, share: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """`y_n = sum_r c_nr (w.V_r)` (N, d_out) and `c_nr = (w.U_r) x_n` (N, r) of x (N, d_in), slots and w (N, k)."""
-    c, y = by_input(x.contiguous(), (U.contiguous(), V.contiguous()), slots, share.contiguous(), dtype)
+    c, y = by_input(x.contiguous(), (narrowed(U, dtype), narrowed(V, dtype)), slots, share.contiguous(), dtype)
     assert y is not None
     return y, c
 
@@ -47,15 +47,16 @@ def run_slots_backward(
     grad: Tensor, x: Tensor, U: Tensor, V: Tensor, slots: Tensor, share: Tensor, c: Tensor, wants: list[bool]
 ) -> list[Tensor]:
     """The gradients of x, U and V; empty where they are not wanted."""
-    grad, x, U, V, share = grad.contiguous(), x.contiguous(), U.contiguous(), V.contiguous(), share.contiguous()
+    grad, x, share, bank_dtype = grad.contiguous(), x.contiguous(), share.contiguous(), U.dtype
+    U, V = narrowed(U, grad.dtype), narrowed(V, grad.dtype)
     wants_x, wants_U, wants_V = wants
     exactness, none = precision(grad.dtype), [x.new_empty(0) for _ in wants]
     pairs = paired(slots, share, len(U))
     grad_c, grad_x = by_input(grad, (V, U), slots, share, x.dtype if wants_x else None)
     return [
         none[0] if grad_x is None else grad_x,
-        by_slot(x, grad_c, share, pairs, U, exactness) if wants_U else none[1],
-        by_slot(grad, c, share, pairs, V, exactness) if wants_V else none[2],
+        by_slot(x, grad_c, share, pairs, U, exactness, bank_dtype) if wants_U else none[1],
+        by_slot(grad, c, share, pairs, V, exactness, bank_dtype) if wants_V else none[2],
     ]
 
 
