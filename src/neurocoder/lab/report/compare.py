@@ -74,7 +74,7 @@ def configurations(records: Sequence[Record], preset: Mapping[str, Any], effecti
     found: dict[str, tuple[Settings, list[Record]]] = {}
     alike: dict[tuple[str, str], tuple[Settings, list[Record]]] = {}
     for record in records:
-        differing = diff_config(effective(record.config, record.variant), preset)
+        differing = diff_config(effective(record.config, record.variant), effective(preset, record.variant))
         alike.setdefault((record.variant, repr(differing)), (differing, []))[1].append(record)
     for differing, runs in alike.values():
         for run, model in zip(runs, models(runs), strict=True):

@@ -16,7 +16,20 @@ class Settings(NamedTuple):
     """Slots, rank or members; None: the contender's usual number."""
 
 
-SETTINGS: dict[str, Settings] = {}
+SETTINGS: dict[str, Settings] = {
+    "mnist-fourier-attention": Settings(0.03, 0.03, 12),
+    "mnist-fourier-basis": Settings(0.03, 0.1, 24),
+    "mnist-fourier-concatenated": Settings(0.1, 0.03),
+    "mnist-fourier-core": Settings(0.03, 0.1, 12),
+    "mnist-fourier-core-shift": Settings(0.03, 0.03, 12),
+    "mnist-fourier-diagonal": Settings(0.03, 0.3, 48),
+    "mnist-fourier-film": Settings(0.03, 0.03),
+    "mnist-fourier-hyper": Settings(0.03, 0.03),
+    "mnist-fourier-low-rank": Settings(0.03, 0.03, 4),
+    "mnist-fourier-patterns": Settings(0.1, 0.03, 6),
+    "mnist-fourier-shift": Settings(0.1, 0.03),
+    "mnist-fourier-softmax": Settings(0.03, 0.03, 8),
+}
 """By data set, features and contender, and by the number of steps where that has its own."""
 
 

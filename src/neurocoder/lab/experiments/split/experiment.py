@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -48,15 +48,15 @@ class SplitConfig:
     strength: NonNegative | None = 1.0
     """Factor on the penalties' coefficients of Hsu et al.; None: the factor that was best on validation data, for each
     scenario, method and model."""
-    recode: Literal["all", "trunk", "shared"] = "all"
+    recode: Literal["all", "trunk", "shared"] | None = None
     """Which layers of the Neurocoders are recoded: all; not the output layers; all, with one output layer, and so one
-    memory and one controller, for the heads of all tasks."""
+    memory and one controller, for the heads of all tasks. None: `READINGS` of the data set."""
     residual: bool = False
     """Whether the layers of `neurocoder` have a gated residual."""
     orthogonality: NonNegative = 10.0
     """Weight of the orthogonal loss, a."""
-    hidden: Count = 32
-    """Size of the composition networks' LSTM; the paper does not give it."""
+    hidden: Count | None = None
+    """Size of the composition networks' LSTM, which the paper does not give; None: `READINGS` of the data set."""
     width: Count | None = None
     """Units of each hidden layer; None: 256, or 512 on features."""
     slots: Count | None = None
@@ -85,7 +85,10 @@ class SplitConfig:
 PROGRAMS = ("recode", "residual", "orthogonality", "hidden")
 MEMORY = ("slots", "rank", "key_dim", "writes", "max_similarity")
 """Settings that only Neurocoders and only growing models have."""
-BEST = SplitConfig(rate=0.1, strength=None, recode="trunk", residual=True, orthogonality=0.1)
+READINGS = {"mnist": {"recode": "shared", "hidden": 21}}
+"""What the paper leaves open: on Split MNIST, what comes nearest to the parameters of its Table 6 in both scenarios."""
+OTHERS = {"recode": "all", "hidden": 32}
+BEST = SplitConfig(rate=0.1, strength=None, recode="trunk", residual=True, orthogonality=0.1, hidden=32)
 FEATURES = ",".join(
     [
         f"cifar*-task-{method}-{model}"
@@ -94,6 +97,13 @@ FEATURES = ",".join(
     ]
     + ["cifar*-adagrad-growing"]
 )
+
+
+def reading(config: Mapping[str, Any], variant: str) -> dict[str, Any]:
+    """Which layers are recoded, and the LSTM's size, where the config leaves them to the data set."""
+    found: Mapping[str, Any] = READINGS.get(parse(variant).dataset, OTHERS)
+    given = {**OTHERS, **config}  # older records may not have them
+    return {name: found[name] if given[name] is None else given[name] for name in OTHERS}
 
 
 class Split(Experiment):
@@ -151,7 +161,7 @@ class Split(Experiment):
         idle = {*(() if "neurocoder" in variant else PROGRAMS), *(() if "growing" in variant else MEMORY)}
         if not variant.endswith(("-mlp", "-stored-program", "-neurocoder", "-neurocoder-plain")):
             idle.add("width")  # growing models have none, the other MLPs their own
-        known = {"width": None, **config}  # older records do not have it
+        known = {"width": None, **config, **reading(config, variant)}  # older records have no width
         return {name: value for name, value in known.items() if name not in idle}
 
     def chosen(self, config: SplitConfig, variant: str) -> Mapping[str, Any]:
@@ -165,7 +175,8 @@ class Split(Experiment):
         prepare(parse(variant).dataset for variant in variants)
 
     def run(self, context: Context) -> None:
-        config: SplitConfig = context.config
+        given: SplitConfig = context.config
+        config = replace(given, **reading(asdict(given), context.variant))
         variant = parse(context.variant)
         tasks = tasks_of(
             variant,

@@ -76,6 +76,7 @@ def build_model(
     if name == "stored-program":
         return nc.recode(model, ["trunk.0", "trunk.2", "heads.*"], nc.StoredProgramConfig())
     residual: Any = "plain" if name == "neurocoder-plain" else config.residual
+    assert config.hidden is not None
     program = nc.ProgramConfig(
         slots=slots,
         key_dim=5,
