@@ -35,8 +35,6 @@ MIXTURE = nc.MixtureConfig(experts=10, active=2)
 STORED = nc.StoredProgramConfig(programs=10)
 CONTROL = 8
 """Width of the control of steered layers."""
-UNMEASURED: dict[str, tuple[str, ...]] = {"cpu": (), "cuda": ("core-1024x1024-compiled", "gpt-reduced")}
-"""Cases that have no records yet, by device."""
 
 
 class Group(NamedTuple):
