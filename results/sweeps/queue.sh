@@ -29,13 +29,9 @@ expand() { eval echo "$1" | tr ' ' ,; }
 # MINUTES are of the group alone in its lane, from the times in earlier records; a run that has to end within half an
 # hour is in a group of at most 25.
 groups() {
-    methods='{adam,adagrad,l2,si,ewc,online-ewc}'
     rewards='--preset best --no-clip-rewards --cores 3'
     # Table 2, DenseNet: three seeds in all on the test set
-    group gpu 12 densenet-1 . 4 1 images 'cifar{10,100}-densenet-{original,neurocoder}' --preset best --precision bf16-mixed
     group gpu 12 densenet-2 . 4 2 images 'cifar{10,100}-densenet-{original,neurocoder}' --preset best --precision bf16-mixed
-    # Core layers beside plain ones: a layer, and six GPT blocks; records go to results/bench
-    script gpu 4 bench-core 14 bash "$here/bench_core.sh"
     # Atari, rewards as they are: does scale decide, with both controls?
     group emulators 20 rewards-seaquest scale 5 0 atari 'seaquest-{plain,neurocoder,scaled,constant,hyper}' $rewards
     group emulators 20 rewards-mspacman scale 5 0 atari 'mspacman-{plain,neurocoder,scaled,constant,hyper}' $rewards
@@ -49,10 +45,6 @@ groups() {
     for head in plain neurocoder; do
         group emulators 25 "a3c-$head" . 1 0 atari "seaquest-$head" --preset paper --trainer a3c --workers 16 --steps 2000000 --device cpu
     done
-    # Table 3 with the count of Table 6 (the first reading is nearest: 352K, in both scenarios); an MLP as large as `best`
-    group gpu 4 split-shared . 7 0-9 split "mnist-{task,domain}-$methods-neurocoder" --preset paper --recode shared --hidden 21
-    group gpu 2 split-trunk . 7 0-9 split "mnist-task-$methods-neurocoder" --preset paper --recode trunk
-    group gpu 2 split-wide . 7 0-9 split "mnist-{task,domain}-$methods-mlp-wide" --preset best
     # LeNet at small rates: the control that 3e-5 lacks, and 1e-5; validation
     group gpu 3 lenet-3e-5 scale 3 100-102 images cifar100-lenet-neurocoder-constant --preset paper --validation --precision bf16-mixed --epochs-lenet 80 --learning-rate 3e-5
     group gpu 20 lenet-1e-5 scale 6 100-102 images 'cifar100-lenet-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-lenet 150 --learning-rate 1e-5
@@ -73,12 +65,17 @@ groups() {
     for rate in 1e-4 1e-3 3e-5 3e-4; do
         group gpu 5 "mlp-$rate" scale 6 100-102 images 'cifar10-mlp-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-mlp 40 --learning-rate "$rate"
     done
-    # Images as functions; times are guesses. Rates and sizes on validation images, by hill climbing: when one ends, write
-    # them into the experiment (`fields_rates.py write OUTPUT/script/NAME`), then every contender, at three lengths
+    # Images as functions. Rates and sizes on validation images, by hill climbing on the cores (mnist-fourier took 17
+    # minutes with 7 jobs beside other work): when one ends, write them into the experiment (`fields_rates.py write
+    # OUTPUT/script/NAME`), then every contender, at three lengths
     local steered=core,core-shift,diagonal,softmax,attention,hyper,low-rank,basis,patterns,film,shift,concatenated
+    local climb="python3 $here/fields_rates.py climb --jobs 13 --device cpu --data"
+    script emulators 10 fields-rates-siren 7 $climb mnist-siren
+    for steps in 2100 6300; do
+        script emulators 20 "fields-rates-$steps" 7 $climb mnist-fourier --steps "$steps"
+    done
     for features in fourier siren; do
-        script gpu 10 "fields-rates-$features" 14 python3 "$here/fields_rates.py" climb --data "mnist-$features" --jobs 12
-        script gpu 10 "cifar-fields-rates-$features" 14 python3 "$here/fields_rates.py" climb --data "cifar10-$features" --jobs 12
+        script emulators 15 "cifar-fields-rates-$features" 7 $climb "cifar10-$features"
     done
     for features in fourier siren; do
         group gpu 20 "fields-$features" . 7 0-4 fields "mnist-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
