@@ -154,7 +154,9 @@ def test_heads_may_share_one_layer_with_its_memory():
         torch.testing.assert_close(model(x, head), every[:, 2 * head : 2 * head + 2])
     model(x, 3).square().sum().backward()
     assert model.heads[0].bias.grad.nonzero().flatten().tolist() == [6, 7]
-    single, separate = (build_model("neurocoder", 1024, 2, None, SplitConfig(recode=way, hidden=21)) for way in ("shared", "all"))
+    single, separate = (
+        build_model("neurocoder", 1024, 2, None, SplitConfig(recode=way, hidden=21)) for way in ("shared", "all")
+    )
     assert [*map(str, single.state_dict())] == [*map(str, separate.state_dict())], (
         "with one head there is no difference"
     )
@@ -241,7 +243,12 @@ def test_a_run_killed_in_the_middle_of_a_task_resumes_to_the_same_record(tmp_pat
 
 def test_settings_of_other_models_have_no_effect():
     config = {"epochs": 4, "hidden": 32, "writes": 1, "width": 99}
-    models = {"mlp": ["width"], "mlp-wide": [], "neurocoder-plain": ["width", "hidden", "recode"], "growing-small": ["writes"]}
+    models = {
+        "mlp": ["width"],
+        "mlp-wide": [],
+        "neurocoder-plain": ["width", "hidden", "recode"],
+        "growing-small": ["writes"],
+    }
     for model, own in models.items():
         assert {*Split().effective(config, f"mnist-task-adam-{model}")} == {"epochs", *own}
 
