@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from statistics import fmean
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -102,8 +103,8 @@ def main_table(steps: int, runs: Mapping[str, list[Record]], meta: bool) -> Tabl
             "new, 100": estimate(own, "new_100"),
             "trained, pooled": estimate(own, "trained_pooled"),
             "new, pooled": estimate(own, "new_100_pooled"),
-            "seconds": Estimate([math.fsum(r.metrics["training_seconds"] for r in own) / len(own)], 1),
-            "steps a second": Estimate([math.fsum(r.metrics["steps_per_second"] for r in own) / len(own)], 0),
+            "seconds": f"{fmean(r.metrics['training_seconds'] for r in own):.1f}",
+            "steps a second": f"{fmean(r.metrics['steps_per_second'] for r in own):.0f}",
         }
         rows.append(row)
     latent = next(iter(runs.values()))[0].config["latent"]
