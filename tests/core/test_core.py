@@ -92,6 +92,8 @@ def test_one_control_for_many_inputs_is_that_control_repeated(options):
     expected = layer(x, control=z.unsqueeze(1).expand(4, 6, CONTROL))
     torch.testing.assert_close(layer(x, control=z), expected)
     torch.testing.assert_close(layer(x, control=z[0])[0], expected[0])
+    found = torch.autograd.grad(layer(x, control=z).sin().sum(), [*layer.parameters()])  # W_t is built
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sin().sum(), [*layer.parameters()]))
     for kind in ("conv1d", "conv2d"):
         layer, shape = build(kind, **OPTIONS[options])
         randomised(layer)

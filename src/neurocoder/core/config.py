@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from ..layer.config import Config
 
 STEERED_SLOTS = 16
-"""P of a layer with a control, by default: a multiple of 8, which fast matrix products in bfloat16 need."""
+"""P of a layer with a control, by default; a multiple of 8, which fast matrix products in bfloat16 need."""
 OWN_SLOTS, OWN_PROGRAMS = 16, 8
 """P and K, at most, of a layer that reads its own input, by default."""
 RELATIVE_SIZE = 4

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..ops.backend import is_traced
 from .active import ActiveProgram
 from .base import CodedLayer
 from .checks import require_floating, require_whole
@@ -106,6 +107,11 @@ class CodedLinear(CodedLayer):
     def execute(self, x: Tensor, active: ActiveProgram) -> Tensor:
         """The active programs of N controls, applied to T inputs each: (N, T, in_features) -> (N, T, out_features)."""
         bias, R = self.bias, self.R
+        if R is not None and self._builds(x, active, R):
+            y = torch.matmul(x, active.weight(R))
+            if active.shift is not None:
+                y = y + (active.shift @ active.V).unsqueeze(1)
+            return active.finish(y if bias is None else y + bias)
         if active.U.dim() == 2:
             y, bias = linear(active.coefficients(linear(x, active.U)), active.V.mT, bias), None
         else:
@@ -115,6 +121,18 @@ class CodedLinear(CodedLayer):
             y = y + (linear(x, R, bias) if g is None else scaled(x, R, bias, g.unsqueeze(-1)))
             bias = None
         return active.finish(y if bias is None else y + bias.to(y.dtype))
+
+    def _builds(self, x: Tensor, active: ActiveProgram, R: Tensor) -> bool:
+        """Whether `W_t` is built for each control: where many inputs (N, T, in_features) share one, on a CPU in full
+        precision. A small program would be lost in the rounding of a narrow R; a frozen R needs no gradient.
+
+        32 controls of 784 inputs through layers of 18 x 45 and 45 x 45, forward and backward: 16 ms instead of 23.
+        """
+        many = x.shape[1] * (self.in_features + self.out_features) > 2 * self.in_features * self.out_features
+        if not many or x.device.type != "cpu" or is_traced() or x.dtype not in (torch.float32, torch.float64):
+            return False
+        trains = R.requires_grad or not torch.is_grad_enabled()
+        return trains and active.U.dim() == 2 and active.scale is None and not torch.is_autocast_enabled("cpu")
 
     def materialized(self, weight: Tensor, leading: torch.Size) -> Tensor:
         """(..., in_features, out_features)"""
