@@ -12,6 +12,11 @@ from .sums import Sums
 
 RIDGES = 61
 """Candidates for the ridge, from 1e-12 to 1 times the largest eigenvalue of G."""
+SLACK, SMALL = 0.01, 1e-10
+"""By how much the GCV score may exceed the least one where that makes the ridge smaller, down to this candidate. Telling
+classes apart wants less shrinkage than squared error: on CIFAR-100 with 2,000 random ReLU, held-out accuracy 42.6 instead
+of 40.2, on 4,500 of its images with local programs 32.1 instead of 30.3; MNIST and sentences within 0.3
+(results/logs/exact_ridge.txt)."""
 WORST_CONDITION = 1e13
 """Above this condition number, float64 leaves fewer than three digits of the weights."""
 
@@ -40,8 +45,8 @@ class Solution(NamedTuple):
 def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
     """`V = (G + ridge I)^-1 B` (M, C), by an eigendecomposition of G.
 
-    With `ridge=None` the candidate with the least GCV score `n RSS / (n - tr H)²` is taken (Golub, Heath & Wahba,
-    1979), where RSS and the trace of the hat matrix H follow from G, B and the sum of y².
+    With `ridge=None` the GCV score `n RSS / (n - tr H)²` decides (Golub, Heath & Wahba, 1979), where RSS and the trace
+    of the hat matrix H follow from G, B and the sum of y²: the smallest candidate within `SLACK` of the least is taken.
     """
     values, axes = torch.linalg.eigh(sums.G.sum(0), UPLO="U")
     values, samples = values.clamp(min=0), sums.samples.sum()
@@ -55,7 +60,10 @@ def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
     residual = sums.square.sum() - (power * (shifted + ridges.unsqueeze(1)) / shifted.square()).sum(1)
     room = samples - freedom
     score = samples * residual.clamp(min=0) / room.square()
-    best = int(torch.where(room > 1e-3 * samples, score, torch.inf).argmin())
+    usable = torch.where(room > 1e-3 * samples, score, torch.inf)
+    least = usable == usable.min()
+    near = (usable <= (1 + SLACK) * usable.min()) & (candidates[-len(ridges) :] >= SMALL)
+    best = int((least | near).int().argmax())
     condition = float((top + ridges[best]) / (values[0] + ridges[best]))
     if condition > WORST_CONDITION:
         warnings.warn(
