@@ -29,9 +29,11 @@ SETTINGS: dict[str, Settings] = {
     "mnist-fourier-hyper": Settings(0.03, 0.03),
     "mnist-fourier-hyper-2100": Settings(0.03, 0.03),
     "mnist-fourier-low-rank": Settings(0.03, 0.03, 4),
+    "mnist-fourier-low-rank-2100": Settings(0.03, 0.01, 8),
     "mnist-fourier-patterns": Settings(0.1, 0.03, 6),
     "mnist-fourier-patterns-2100": Settings(0.03, 0.03, 4),
     "mnist-fourier-shift": Settings(0.1, 0.03),
+    "mnist-fourier-shift-2100": Settings(0.1, 0.01),
     "mnist-fourier-softmax": Settings(0.03, 0.03, 8),
 }
 """By data set, features and contender, and by the number of steps where that has its own."""
