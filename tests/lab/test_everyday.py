@@ -85,10 +85,11 @@ def test_every_task_has_data_and_networks_of_the_sizes_compared():
         with torch.random.fork_rng():
             sizes = {
                 contender: models.count(models.build(contender, task, data))
-                for contender in ("plain", "core", "gate", "wide")
+                for contender in ("plain", "core", "gate", "wide", "paper", "wider")
             }
         assert sizes["plain"] <= sizes["gate"] <= sizes["core"]
         assert abs(sizes["wide"] / sizes["core"] - 1) < 0.035
+        assert abs(sizes["wider"] / sizes["paper"] - 1) < 0.035
 
 
 def test_contenders_start_as_the_plain_network_does():

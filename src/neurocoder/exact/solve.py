@@ -13,9 +13,10 @@ from .sums import Sums
 RIDGES = 61
 """Candidates for the ridge, from 1e-12 to 1 times the largest eigenvalue of G."""
 SLACK, SMALL = 0.01, 1e-10
-"""By how much the GCV score may exceed the least one where that makes the ridge smaller, down to this candidate. Telling
-classes apart wants less shrinkage than squared error: on held-out CIFAR-100 2,000 random ReLU have 42.6% instead of 40.2,
-local programs after 6,000 images 34.1 instead of 32.3; MNIST loses at most 0.3 points (results/logs/exact_ridge.txt)."""
+"""By how much the GCV score may exceed the least one where that makes the ridge smaller, down to this candidate.
+Telling classes apart wants less shrinkage than squared error: on held-out CIFAR-100 2,000 random ReLU have 42.6%
+instead of 40.2, local programs after 6,000 images 34.1 instead of 32.3; MNIST loses at most 0.3 points
+(results/logs/exact_ridge.txt)."""
 WORST_CONDITION = 1e13
 """Above this condition number, float64 leaves fewer than three digits of the weights."""
 

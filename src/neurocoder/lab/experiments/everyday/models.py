@@ -22,8 +22,11 @@ CONTENDERS: Mapping[str, str] = {
     "wide": "plain, with core's parameters",
     "paper": "the paper's layer",
     "normalised": "the same, its control normalised",
+    "wider": "plain, with its parameters",
 }
 """Names in variants, and in tables."""
+MATCHED = {"wide": "core", "wider": "paper"}
+"""Plain networks with other widths, and whose parameters they have."""
 PROGRAM = nc.ProgramConfig(slots=10, key_dim=2, steps=5, heads=1, least_used=2, hidden=8)
 """The paper's layer at the size of its digits; P, J and H as there (Table 5), with the residual."""
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
@@ -77,10 +80,10 @@ def count(model: nn.Module) -> int:
 
 def build(contender: str, task: Task, data: Data) -> nn.Module:
     """A contender's network, from torch's generator; the plain part of all starts alike, but where it is wider."""
-    if contender == "wide":
+    if contender in MATCHED:
         with torch.random.fork_rng():
-            target = count(build("core", task, data))
-        candidates = [sizes(task, data, 1 + step / 100) for step in range(100)]
+            target = count(build(MATCHED[contender], task, data))
+        candidates = [sizes(task, data, 1 + step / 100) for step in range(1_500)]
         widths = min(candidates, key=lambda found: abs(sum((i + 1) * o for i, o in pairwise(found)) - target))
         return network(widths, task.activation)
     model = network(sizes(task, data), task.activation)
