@@ -100,6 +100,18 @@ def test_under_autocast_outputs_are_narrow():
     torch.testing.assert_close(y, expected, rtol=2e-2, atol=5e-2)
 
 
+@pytest.mark.parametrize("compile", [False, True])
+def test_under_autocast_gradients_of_narrow_slots_are_wide(compile):
+    layer = fill(GrowingLinear(7, 3, growing=small())).to(DEVICE)
+    x = torch.randn(5, 7, device=DEVICE)
+    expected = gradients(layer, layer, x)
+    with nc.backend("triton"), torch.autocast(DEVICE, dtype=torch.bfloat16):
+        found = gradients(layer, compiled(layer) if compile else layer, x)
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() <= 0.03 * other.norm()
+
+
 def test_exported_layers_have_torch_operations_alone():
     layer = fill(GrowingLinear(7, 3, growing=small())).to(DEVICE).eval()
     with nc.backend("triton"):
