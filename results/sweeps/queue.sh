@@ -101,17 +101,10 @@ groups() {
     for seeds in 0-2 3-4; do
         group gpu 25 "text-kinds-$seeds" . 7 "$seeds" tasks 'text-{{core,core-shift,shift,unsteered}-6-{5,10,50},diagonal-6-10,own-1-{5,10,50}}' --preset best
     done
-    # Twenty small tasks on the cores: what the CPU's records lack
-    local small=mnist-300,mnist-2000,mnist-raw,mnist-noisy,autoencoder,picture,friedman,impedance,few-linear,heavy-tails
-    small+=,clusters,imbalanced,spirals,chessboard,rules,sums,languages,next-byte,series,pendulum
-    group gpu 8 everyday . 7 0-4 everyday "{$small}-{plain,noise,core,gate,wide,paper,normalised}" --preset best --device cpu
-    # Exact layers beside the field: what the CPU's records lack (a run takes 3 to 60 seconds of one core of an AMD EPYC)
-    local one_pass=local,local16,rbf,relu,fourier,randumb
-    local others=ridge,slda,mean,replay,derpp,gdumb,1nn,1nn-all
-    group gpu 15 exact-permuted . 7 0-9 exact "permuted-{$one_pass,$others}" --preset best
-    group gpu 10 cifar-exact-more . 7 5-9 exact "cifar{10,100}-{$one_pass,$others}" --preset best
-    group gpu 20 cifar-exact-224 . 7 0-9 exact "cifar{10,100}-{$one_pass,$others,fecam,fecam1,offline}" --preset best-224
-    group gpu 20 cifar-exact-sizes . 7 0-2 exact "cifar{10,100}-{$one_pass}-{2000,4000}" --preset best
+    # Exact layers beside the field: with the ridge of `solve`, on a CPU (3 to 60 seconds a run); then larger ones
+    local one_pass=local,local16,rbf,relu,fourier,ridge
+    group emulators 10 exact . 7 0-9 exact "{mnist,permuted,clinc150,banking77}-{$one_pass},mnist-{local,local16,rbf,relu,fourier}-2000" --preset best --device cpu
+    group emulators 20 cifar-exact-sizes . 7 0-2 exact "cifar{10,100}-{local,local16,rbf,relu,fourier}-4000" --preset best --device cpu
     # More seeds of the rewards as they are, worth it where seed 0 differs
     for game in seaquest mspacman frostbite; do
         for seed in 1 2; do
