@@ -178,8 +178,8 @@ def test_network_and_latents_have_rates_of_their_own():
 
 def test_a_run_at_other_settings_than_the_table_has_now_is_another_run(monkeypatch):
     fields = load("fields")
-    monkeypatch.setitem(rates.SETTINGS, "mnist-fourier-core", rates.Settings(0.5, 0.25, 4))
-    monkeypatch.setitem(rates.SETTINGS, "mnist-fourier-core-6300", rates.Settings(0.1, 0.2))
+    usual, long = rates.Settings(0.5, 0.25, 4), rates.Settings(0.1, 0.2)
+    monkeypatch.setattr(rates, "SETTINGS", {"mnist-fourier-core": usual, "mnist-fourier-core-6300": long})
     for variant in ("mnist-fourier-core-700", "mnist-fourier-core-constant-2100"):
         assert fields.chosen(TINY, variant) == {"rates": [0.5, 0.25], "size": 4}
         run = Run(TINY, variant, 0, CPU)
