@@ -12,6 +12,7 @@ from neurocoder.growing import GrowingLinear, grow
 
 pytest.importorskip("triton")
 from neurocoder.growing import operators
+from neurocoder.growing.kernels import paired
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.filterwarnings(
@@ -127,9 +128,10 @@ def test_the_operators_keep_the_rules_of_torchs_library(wants):
     find = (z @ memory.keys.mT, z.norm(dim=-1), memory.written, 3, 3.0)
     slots, share, _ = operators.nearest_slots(*find)
     U, V = memory.U.detach(), memory.V.detach()
-    run = (x, U, V, slots, share, torch.float32)
+    run = (x, U, V, U, V, slots, share, torch.float32)
     y, c = operators.run_slots(*run)
-    back = (torch.randn_like(y), x, U, V, slots, share, c, wants)
+    pairs = paired(slots, share, len(U))
+    back = (torch.randn_like(y), x, U, V, *pairs, slots, share, c, torch.float32, wants)
     for operation, arguments in (
         (operators.nearest_slots, find),
         (operators.run_slots, run),

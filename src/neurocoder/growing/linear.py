@@ -64,9 +64,12 @@ class GrowingLinear(CodedLinear, GrowingLayer):
 
     def _traced(self, x: Tensor, reading: Reading, z: Tensor, leading: torch.Size, dtype: torch.dtype) -> Tensor:
         """The outputs for x (N, in_features) in compiled code: the kernels as an operator, the rest by torch."""
+        from .kernels import narrowed
         from .operators import run_slots
 
-        y = run_slots(x, self.memory.U, self.memory.V, reading.slots, reading.share, dtype)[0]
+        U, V = self.memory.U, self.memory.V
+        narrow = narrowed(U.detach(), dtype), narrowed(V.detach(), dtype)
+        y = run_slots(x, U, V, *narrow, reading.slots, reading.share, dtype)[0]
         if self.R is not None:
             y = y + linear(x, self.R, self.bias)
         elif self.bias is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..ops.autograd import refuse_second_derivatives
 from ..ops.launch import precision
 from ..ops.operators import library, operator
-from .kernels import by_input, by_slot, narrowed, nearest, paired
+from .kernels import Pairs, by_input, by_slot, nearest, paired
 
 
 @operator
@@ -29,56 +29,98 @@ def _(product: Tensor, length: Tensor, written: Tensor, top_k: int, sharpness: f
 
 @operator
 def run_slots(
-    x: Tensor, U: Tensor, V: Tensor, slots: Tensor, share: Tensor, dtype: torch.dtype
+    x: Tensor,
+    U: Tensor,
+    V: Tensor,
+    narrow_U: Tensor,
+    narrow_V: Tensor,
+    slots: Tensor,
+    share: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """`y_n = sum_r c_nr (w.V_r)` (N, d_out) and `c_nr = (w.U_r) x_n` (N, r) of x (N, d_in), slots and w (N, k)."""
-    c, y = by_input(x.contiguous(), (narrowed(U, dtype), narrowed(V, dtype)), slots, share.contiguous(), dtype)
+    """`y_n = sum_r c_nr (w.V_r)` (N, d_out) and `c_nr = (w.U_r) x_n` (N, r) of x (N, d_in), slots and w (N, k).
+
+    The kernels read the narrow banks; the gradients are those of U and V, in their dtype.
+    """
+    c, y = by_input(x.contiguous(), (narrow_U, narrow_V), slots, share.contiguous(), dtype)
     assert y is not None
     return y, c
 
 
 @torch.library.register_fake(f"{library.ns}::run_slots", lib=library)
-def _(x: Tensor, U: Tensor, V: Tensor, slots: Tensor, share: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _(
+    x: Tensor,
+    U: Tensor,
+    V: Tensor,
+    narrow_U: Tensor,
+    narrow_V: Tensor,
+    slots: Tensor,
+    share: Tensor,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
     return x.new_empty(len(x), V.shape[2], dtype=dtype), share.new_empty(len(x), U.shape[1])
 
 
 @operator
 def run_slots_backward(
-    grad: Tensor, x: Tensor, U: Tensor, V: Tensor, slots: Tensor, share: Tensor, c: Tensor, wants: list[bool]
+    grad: Tensor,
+    x: Tensor,
+    U: Tensor,
+    V: Tensor,
+    order: Tensor,
+    starts: Tensor,
+    slots: Tensor,
+    share: Tensor,
+    c: Tensor,
+    dtype: torch.dtype,
+    wants: list[bool],
 ) -> list[Tensor]:
-    """The gradients of x, U and V; empty where they are not wanted."""
-    grad, x, share, bank_dtype = grad.contiguous(), x.contiguous(), share.contiguous(), U.dtype
-    U, V = narrowed(U, grad.dtype), narrowed(V, grad.dtype)
+    """The gradients of x, and of U and V in this dtype; empty where not wanted. Pairs are those of `paired`."""
+    grad, x, share, pairs = grad.contiguous(), x.contiguous(), share.contiguous(), Pairs(order, starts)
     wants_x, wants_U, wants_V = wants
     exactness, none = precision(grad.dtype), [x.new_empty(0) for _ in wants]
-    pairs = paired(slots, share, len(U))
     grad_c, grad_x = by_input(grad, (V, U), slots, share, x.dtype if wants_x else None)
     return [
         none[0] if grad_x is None else grad_x,
-        by_slot(x, grad_c, share, pairs, U, exactness, bank_dtype) if wants_U else none[1],
-        by_slot(grad, c, share, pairs, V, exactness, bank_dtype) if wants_V else none[2],
+        by_slot(x, grad_c, share, pairs, U, exactness, dtype) if wants_U else none[1],
+        by_slot(grad, c, share, pairs, V, exactness, dtype) if wants_V else none[2],
     ]
 
 
 @torch.library.register_fake(f"{library.ns}::run_slots_backward", lib=library)
 def _(
-    grad: Tensor, x: Tensor, U: Tensor, V: Tensor, slots: Tensor, share: Tensor, c: Tensor, wants: list[bool]
+    grad: Tensor,
+    x: Tensor,
+    U: Tensor,
+    V: Tensor,
+    order: Tensor,
+    starts: Tensor,
+    slots: Tensor,
+    share: Tensor,
+    c: Tensor,
+    dtype: torch.dtype,
+    wants: list[bool],
 ) -> list[Tensor]:
+    dtypes = x.dtype, dtype, dtype
     return [
-        like.new_empty(like.shape) if wanted else x.new_empty(0) for like, wanted in zip((x, U, V), wants, strict=True)
+        like.new_empty(like.shape if wanted else 0, dtype=kind)
+        for like, kind, wanted in zip((x, U, V), dtypes, wants, strict=True)
     ]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, _ = inputs
-    ctx.save_for_backward(*tensors, output[1])
-    ctx.wants = [tensor.requires_grad for tensor in tensors[:3]]
+    x, U, V, narrow_U, narrow_V, slots, share, _ = inputs
+    ctx.save_for_backward(x, narrow_U, narrow_V, slots, share, output[1])
+    ctx.dtype, ctx.wants = U.dtype, [tensor.requires_grad for tensor in (x, U, V)]
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     refuse_second_derivatives()
-    found = run_slots_backward(grad, *ctx.saved_tensors, ctx.wants)
-    return *(each if wanted else None for each, wanted in zip(found, ctx.wants, strict=True)), None, None, None
+    x, U, V, slots, share, c = ctx.saved_tensors
+    # Traced, so that the compiler fuses what leads to the sort.
+    pairs = paired(slots, share, len(U))
+    found = run_slots_backward(grad, x, U, V, *pairs, slots, share, c, ctx.dtype, ctx.wants)
+    return *(each if wanted else None for each, wanted in zip(found, ctx.wants, strict=True)), *[None] * 5
 
 
 torch.library.register_autograd(f"{library.ns}::run_slots", _backward, setup_context=_setup, lib=library)

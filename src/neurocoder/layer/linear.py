@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 import torch
@@ -23,6 +24,57 @@ def scaled(x: Tensor, R: Tensor, bias: Tensor | None, g: Tensor) -> Tensor:
     y = linear(x, R)
     y = (g * y).to(y.dtype)
     return y if bias is None else y + bias.to(y.dtype)
+
+
+def joins(x: Tensor, R: Tensor, slots: int) -> bool:
+    """Whether `joined` serves x: compiled on a GPU, where R trains too (else its gradient would be computed in vain).
+
+    Six GPT blocks of 768 on an H200, bfloat16, steered: 9.8 ms for 10.4 apart, plain 8.5. A square layer gains nothing:
+    with P more features its products fill the tiles of a GPU badly. Rows must stay aligned to 16 bytes.
+    """
+    if not is_traced() or x.device.type != "cuda":
+        return False
+    narrow, wide = sorted(R.shape)
+    trains = R.requires_grad or not torch.is_grad_enabled()
+    return trains and slots > 0 and wide >= 2 * narrow and (narrow + slots) % 8 == 0
+
+
+def joined(
+    x: Tensor,
+    R: Tensor,
+    bias: Tensor | None,
+    U: Tensor,
+    V: Tensor,
+    coefficients: Callable[[Tensor], Tensor],
+    g: Tensor | None = None,
+) -> Tensor:
+    """`g R x + V^T e + bias`, with e the coefficients of `a = U x`, in two large products instead of three.
+
+    The slots join R on the wider side of the layer, so that its tensors are read and written once:
+
+        d_in <= d_out:  y = [R, V^T] [g x; e] + bias          else  [r; a] = [R; U] x,  y = g r + V^T e + bias
+
+    Args:
+        x: (..., d_in).
+        R: (d_out, d_in).
+        bias: (d_out,), or None.
+        U: (P, d_in).
+        V: (P, d_out).
+        coefficients: what x reads of U -> what it writes of V, (..., P) -> (..., P).
+        g: (..., 1), or None: 1.
+
+    Returns:
+        (..., d_out)
+    """
+    kind, dtype = x.device.type, x.dtype
+    if torch.is_autocast_enabled(kind):  # narrow before they are copied
+        dtype = torch.get_autocast_dtype(kind)
+    if R.shape[1] <= R.shape[0]:
+        inputs = torch.cat([(x if g is None else g * x).to(dtype), coefficients(linear(x, U)).to(dtype)], -1)
+        return linear(inputs, torch.cat([R.to(dtype), V.mT.to(dtype)], 1), bias)
+    r, a = linear(x, torch.cat([R.to(dtype), U.to(dtype)])).split([len(R), len(U)], -1)
+    y = linear(coefficients(a), V.mT, bias)
+    return y + (r if g is None else (g * r).to(r.dtype))
 
 
 class Options(TypedDict, total=False):
@@ -112,6 +164,9 @@ class CodedLinear(CodedLayer):
             if active.shift is not None:
                 y = y + (active.shift @ active.V).unsqueeze(1)
             return active.finish(y if bias is None else y + bias)
+        if R is not None and active.U.dim() == 2 and joins(x, R, len(active.U)):
+            g = None if active.scale is None else active.scale.unsqueeze(-1)
+            return active.finish(joined(x, R, bias, active.U, active.V, active.coefficients, g))
         if active.U.dim() == 2:
             y, bias = linear(active.coefficients(linear(x, active.U)), active.V.mT, bias), None
         else:
