@@ -231,7 +231,7 @@ def gains(sources: tuple[Source, ...]) -> Figure:
         axis.set_ylim(axis.get_ylim())  # the dotted line may leave the panel
         axis.plot([0, far], [0, far], color="0.6", linestyle=":", linewidth=1)
         axis.set_title(source.title)
-        axis.set_xlabel("how far the plain layer is from its own best")
+        axis.set_xlabel("how far the plain layer is from its own best", fontsize=8)
         axis.set_ylabel(f"minus plain, {source.measure.removesuffix(' in %')}", fontsize=8)
         axis.grid()
     legend(figure, axes, [name for name in LOOKS if any(name in source.others for source in sources)], ncols=4)

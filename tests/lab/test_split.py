@@ -192,6 +192,15 @@ def test_hidden_layers_have_the_width_asked_for():
     assert Split().effective({"epochs": 4}, "mnist-task-adam-mlp") == {"epochs": 4, "width": None}
 
 
+def test_the_memory_of_neurocoders_has_the_slots_asked_for():
+    layers = build_model("neurocoder", 512, 2, 5, EVERY, SplitConfig(slots=25).slots).trunk
+    assert layers[0].config.slots == 25
+    paper = asdict(Split.presets["paper"])
+    assert "slots" not in Split().effective(paper, "cifar10-task-adam-neurocoder")  # as older records
+    assert Split().effective({**paper, "slots": 25}, "cifar10-task-adam-neurocoder")["slots"] == 25
+    assert "slots" not in Split().effective({**paper, "slots": 25}, "cifar10-task-adam-mlp")
+
+
 def test_results_by_hand():
     matrix = torch.tensor([[90.0, 50.0], [60.0, 80.0]])
     found = results(matrix, [50.0, 45.0])

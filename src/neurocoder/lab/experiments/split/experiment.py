@@ -60,7 +60,8 @@ class SplitConfig:
     width: Count | None = None
     """Units of each hidden layer; None: 256, or 512 on features."""
     slots: Count | None = None
-    """Growing models: slots of all heads together; None: the model's own number, as for the next four."""
+    """Slots of each Neurocoder layer, or of all heads of a growing model together; None: the model's own number, as for
+    the next four."""
     rank: Count | None = None
     """Growing models: rank of each slot's program."""
     key_dim: Count | None = None
@@ -84,7 +85,7 @@ class SplitConfig:
 
 PROGRAMS = ("recode", "residual", "orthogonality", "hidden")
 MEMORY = ("slots", "rank", "key_dim", "writes", "max_similarity")
-"""Settings that only Neurocoders and only growing models have."""
+"""Settings that only Neurocoders and only growing models have; a number of slots both, if it is given."""
 READINGS = {"mnist": {"recode": "shared", "hidden": 21}}
 """What the paper leaves open: on Split MNIST, what comes nearest to the parameters of its Table 6 in both scenarios."""
 OTHERS = {"recode": "all", "hidden": 32}
@@ -159,6 +160,8 @@ class Split(Experiment):
 
     def effective(self, config: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         idle = {*(() if "neurocoder" in variant else PROGRAMS), *(() if "growing" in variant else MEMORY)}
+        if "neurocoder" in variant and config.get("slots"):
+            idle.remove("slots")
         if not variant.endswith(("-mlp", "-stored-program", "-neurocoder", "-neurocoder-plain")):
             idle.add("width")  # growing models have none, the other MLPs their own
         known = {"width": None, **config, **reading(config, variant)}  # older records have no width
@@ -191,14 +194,14 @@ class Split(Experiment):
         if grows and variant.scenario == "class":
             every = tuple(range(outputs))
             tasks = [cl.Task(task.train, task.test, task.head, every, task.width) for task in tasks]
-        sizes = {"slots": 100} if variant.dataset in ("cifar10", "cifar100") else {}
+        slots = config.slots or (100 if variant.dataset in ("cifar10", "cifar100") else 50)
         view = VIEWS.get(variant.dataset, "features")
         heads = len(tasks) if variant.scenario == "task" else None
         with starting_values(context.seed):
             if grows:
                 model: nn.Module = build_growing(variant.model, inputs, outputs, heads, config, view)
             else:
-                model = build_model(variant.model, inputs, outputs, heads, config, **sizes)
+                model = build_model(variant.model, inputs, outputs, heads, config, slots)
         model.to(context.device)
         context.describe(model)
         method, _ = make_method(variant, config.strength)

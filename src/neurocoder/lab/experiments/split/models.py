@@ -65,7 +65,7 @@ def build_growing(
 
 
 def build_model(
-    name: str, inputs: int, outputs: int, heads: int | None, config: SplitConfig, *, slots: int = 50
+    name: str, inputs: int, outputs: int, heads: int | None, config: SplitConfig, slots: int = 50
 ) -> nn.Module:
     """Any other model, on the CPU, from torch's generator."""
     width = {"mlp-400": 400, "mlp-wide": WIDE.get(inputs)}.get(name) or config.width or WIDTHS.get(inputs, 256)
