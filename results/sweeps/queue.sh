@@ -15,7 +15,7 @@ mode=${1:?run, status, stop, pack or smoke} output=${2:?a folder}
 shift 2
 chosen=" $* "
 here=$(cd "$(dirname "$0")" && pwd)
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 PYTHONPATH="$here/waiting${PYTHONPATH:+:$PYTHONPATH}"
 export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps-$UID/pipe CUDA_MPS_LOG_DIRECTORY=/tmp/mps-$UID/log
 expand() { eval echo "$1" | tr ' ' ,; }
 
@@ -29,11 +29,12 @@ expand() { eval echo "$1" | tr ' ' ,; }
 # MINUTES are of the group alone in its lane, from the times in earlier records; a run that has to end within half an
 # hour is in a group of at most 25.
 groups() {
-    rewards='--preset best --no-clip-rewards --cores 3'
+    rewards='--preset best --no-clip-rewards --cores 4'
     # Atari, rewards as they are: does scale decide, with both controls?
-    group emulators 20 rewards-seaquest scale 5 0 atari 'seaquest-{plain,neurocoder,scaled,constant,hyper}' $rewards
-    group emulators 20 rewards-mspacman scale 5 0 atari 'mspacman-{plain,neurocoder,scaled,constant,hyper}' $rewards
-    group emulators 20 rewards-frostbite scale 5 0 atari 'frostbite-{plain,neurocoder,scaled,constant,hyper}' $rewards
+    for game in seaquest mspacman frostbite; do
+        group emulators 16 "rewards-$game" scale 4 0 atari "$game-{plain,neurocoder,scaled,constant}" $rewards
+    done
+    group emulators 12 rewards-hyper scale 3 0 atari '{seaquest,mspacman,frostbite}-hyper' $rewards
     # Figure 7, clipped rewards: three seeds, HyperNet too
     group emulators 25 mspacman . 6 1-2 atari 'mspacman-{plain,hyper,neurocoder}' --preset best --cores 3
     group emulators 25 frostbite . 6 1-2 atari 'frostbite-{plain,hyper,neurocoder}' --preset best --cores 3
@@ -44,15 +45,14 @@ groups() {
         group emulators 25 "a3c-$head" . 1 0 atari "seaquest-$head" --preset paper --trainer a3c --workers 16 --steps 2000000 --device cpu
     done
     # LeNet at 1e-5; validation
-    group gpu 20 lenet-1e-5 scale 6 100-102 images 'cifar100-lenet-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-lenet 150 --learning-rate 1e-5
+    group gpu 8 lenet-1e-5 scale 6 100-102 images 'cifar100-lenet-{original,original-wide,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --epochs-lenet 150 --learning-rate 1e-5
     # The MLP of `best` at other rates than 1e-3: is its gain one of rate too? Validation
     for rate in 1e-4 3e-4 1e-3; do
-        group gpu 8 "mlp-best-$rate" selection 6 100-102 images 'cifar{10,100}-mlp-{original,neurocoder,neurocoder-constant}' --preset best --validation --precision bf16-mixed --learning-rate "$rate"
+        group gpu 3 "mlp-best-$rate" selection 6 100-102 images 'cifar{10,100}-mlp-{original,neurocoder,neurocoder-constant}' --preset best --validation --precision bf16-mixed --learning-rate "$rate"
     done
     # Split CIFAR: a smaller memory beside the 100 slots of the paper
     group gpu 2 cifar-memory . 4 0-9 split 'cifar{10,100}-task-{adam,si}-neurocoder' --preset paper --slots 25
-    # DenseNet: mixtures and stored programs; then small rates on validation images
-    group gpu 24 densenet-others . 4 1-2 images 'cifar{10,100}-densenet-{mixture,stored-program}' --preset best --precision bf16-mixed
+    # DenseNet at small rates, validation: then its kernels can go
     for rate in 1e-4 3e-5 3e-4 1e-3; do
         group gpu 9 "densenet-$rate" scale 3 100 images 'cifar100-densenet-{original,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --decay-densenet none --learning-rate "$rate"
     done
@@ -92,14 +92,10 @@ groups() {
     for seeds in 0-2 3-4; do
         group gpu 25 "text-kinds-$seeds" . 7 "$seeds" tasks 'text-{{core,core-shift,shift,unsteered}-6-{5,10,50},diagonal-6-10,own-1-{5,10,50}}' --preset best
     done
-    # Exact layers beside the field: with the ridge of `solve`, on a CPU (3 to 60 seconds a run); then larger ones
-    local one_pass=local,local16,rbf,relu,fourier,ridge
-    group emulators 10 exact . 7 0-9 exact "{mnist,permuted,clinc150,banking77}-{$one_pass},mnist-{local,local16,rbf,relu,fourier}-2000" --preset best --device cpu
-    group emulators 20 cifar-exact-sizes . 7 0-2 exact "cifar{10,100}-{local,local16,rbf,relu,fourier}-4000" --preset best --device cpu
     # More seeds of the rewards as they are, worth it where seed 0 differs
     for game in seaquest mspacman frostbite; do
         for seed in 1 2; do
-            group emulators 17 "rewards-$game-$seed" scale 4 "$seed" atari "$game-{plain,neurocoder,scaled,constant}" $rewards
+            group emulators 16 "rewards-$game-$seed" scale 4 "$seed" atari "$game-{plain,neurocoder,scaled,constant}" $rewards
         done
     done
 }
