@@ -56,17 +56,17 @@ groups() {
     for rate in 1e-4 3e-5 3e-4 1e-3; do
         group gpu 9 "densenet-$rate" scale 3 100 images 'cifar100-densenet-{original,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --decay-densenet none --learning-rate "$rate"
     done
-    # Images as functions. Rates and sizes on validation images, by hill climbing on the cores (mnist-fourier took 17
-    # minutes with 7 jobs beside other work): when one ends, write them into the experiment (`fields_rates.py write
-    # OUTPUT/script/NAME`), then every contender, at three lengths
+    # Images as functions. Rates and sizes on validation images, by hill climbing (on cores mnist-fourier took 17 minutes
+    # with 7 jobs beside other work; the times here are guesses): when one ends, write them into the experiment
+    # (`fields_rates.py write OUTPUT/script/NAME`), then every contender, at three lengths
     local steered=core,core-shift,diagonal,softmax,attention,hyper,low-rank,basis,patterns,film,shift,concatenated
-    local climb="python3 $here/fields_rates.py climb --jobs 13 --device cpu --data"
-    script emulators 10 fields-rates-siren 7 $climb mnist-siren
+    local climb="python3 $here/fields_rates.py climb --jobs 12 --device cuda --data"
+    script gpu 10 fields-rates-siren 12 $climb mnist-siren
     for steps in 2100 6300; do
-        script emulators 20 "fields-rates-$steps" 7 $climb mnist-fourier --steps "$steps"
+        script gpu 15 "fields-rates-$steps" 12 $climb mnist-fourier --steps "$steps"
     done
     for features in fourier siren; do
-        script emulators 15 "cifar-fields-rates-$features" 7 $climb "cifar10-$features"
+        script gpu 15 "cifar-fields-rates-$features" 12 $climb "cifar10-$features"
     done
     for features in fourier siren; do
         group gpu 20 "fields-$features" . 7 0-4 fields "mnist-$features-{$steered,core-constant,attention-constant}-{700,2100,6300}" --preset equal
