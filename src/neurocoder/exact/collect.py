@@ -14,14 +14,15 @@ class Collector:
     """What `exact` returns: it keeps the inputs of the layer's last call until `observe` or `forget` takes them."""
 
     def __init__(self, layer: ExactLinear) -> None:
-        self.layer = layer
+        self.layer, layer.is_watched = layer, True
         self._inputs: dict[str, Any] | None = None
         self._handle: Any = layer.register_forward_pre_hook(
             lambda _, args, kwargs: self._keep(*args, **kwargs), with_kwargs=True
         )
 
     def _keep(self, x: Tensor, control: Tensor | None = None) -> None:
-        self._inputs = {"x": x.detach(), "control": self.layer.resolve_control(control)}
+        z = self.layer.resolve_control(control)
+        self._inputs = {"x": x.detach().clone(), "control": None if z is None else z.detach().clone()}
 
     def _give(self, method: Callable[..., None], **targets: Tensor | None) -> None:
         """Call a method of the layer with the inputs, once; they stay where it raises an error."""
@@ -47,10 +48,13 @@ class Collector:
 
     def __exit__(self, *error: object) -> None:
         self._handle.remove()
+        self.layer.is_watched = False
 
 
 def exact(model: nn.Module, name: str) -> Collector:
     """Watch the exact layer of this name while the model runs, to observe what reaches it.
+
+    A layer that has observed nothing, and has no old weight, answers zeros meanwhile.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))

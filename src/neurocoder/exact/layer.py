@@ -129,7 +129,7 @@ class ExactLinear(CodedLinear):
         self.register_buffer("V", torch.zeros_like(sums.B, dtype=torch.float32))
         self.is_current = False
 
-    is_solved = False
+    is_solved = is_watched = False
 
     @property
     def prototype(self) -> Tensor:
@@ -180,7 +180,7 @@ class ExactLinear(CodedLinear):
         if y.is_floating_point() and not (self.is_open or self.config.per_class):
             if y.shape == (*shape, outputs) and y.isfinite().all():
                 return y.reshape(-1, self.out_features).double()
-        elif not y.is_floating_point() and y.shape == shape and ((y >= 0) & (y < outputs)).all():
+        elif not y.is_floating_point() and y.shape == shape and ((y.long() >= 0) & (y.long() < outputs)).all():
             return y.reshape(-1).long()
         got = f"{y.dtype} {tuple(y.shape)}" + (f" from {y.min()} to {y.max()}" if y.numel() else "")
         allowed = f"labels {tuple(shape)} >= 0 and < {outputs}, or, unless classes grow or are kept apart, numbers"
@@ -192,9 +192,10 @@ class ExactLinear(CodedLinear):
             raise ValueError("the basis is not fixed: call basis(x) with some inputs before observing")
         x, z, shape = self.paired(x, control)
         y = self.targets(y, shape)
-        c = (torch.ones(len(x)) if weight is None else torch.as_tensor(weight).detach().reshape(-1)).to(self.sums.B)
-        if len(c) != len(x) or not (c.isfinite() & (c >= 0)).all():
-            raise ValueError(f"weight must be {len(x)} finite numbers >= 0, one a sample, got {tuple(c.shape)}")
+        c = (torch.ones(shape) if weight is None else torch.as_tensor(weight).detach()).to(self.sums.B)
+        if c.shape != shape or not (c.isfinite() & (c >= 0)).all():
+            raise ValueError(f"weight must be finite numbers >= 0, one a sample {tuple(shape)}, got {tuple(c.shape)}")
+        c = c.reshape(-1)
         outputs = max(self.out_features, int(y.max()) + 1 if self.is_open and len(y) else 0)
         found = Sums.zero(self.width, outputs, self.config.per_class, self.V.device)
         for rows in torch.arange(len(x), device=x.device).split(CHUNK) if len(x) else ():
@@ -225,8 +226,9 @@ class ExactLinear(CodedLinear):
         and a warning says so. A ridge that was chosen by them, a temperature, or a standardisation of x is yours to
         choose again.
         """
-        self.keep(self.sums.minus(self.measured(x, y, weight, control)))
+        left = self.sums.minus(self.measured(x, y, weight, control))
         inputs = hashes(*self.paired(x, control)[:2]) if len(self.origin) else self.origin
+        self.keep(left)
         if shared := int(torch.isin(inputs, self.origin).sum()):
             warnings.warn(f"{shared} forgotten samples fixed the basis, which still depends on them", stacklevel=2)
 
@@ -251,7 +253,7 @@ class ExactLinear(CodedLinear):
     def form(self) -> tuple[Any, ...]:
         """What two layers must share to be merged."""
         numbers = hashes(*(tensor.reshape(1, -1) for tensor in self.memory.state_dict().values()))
-        return self.in_features, self.is_open or self.out_features, self.describe(), int(numbers)
+        return self.in_features, None if self.is_open else self.out_features, self.describe(), int(numbers)
 
     def merge_processes(self, group: Any = None) -> Self:
         """`merge` over the processes of a `torch.distributed` group: a new layer, the same in each of them.
@@ -287,6 +289,8 @@ class ExactLinear(CodedLinear):
         self.record_programs(x, control)
         if self.R is not None and not self.is_solved:
             return linear(x, self.R, self.bias)
+        if self.is_watched and not self.sums.samples.any():
+            return x.new_zeros(*shape, self.out_features)
         self.require_solved()
         with torch.autocast(x.device.type, enabled=False):
             wide = torch.promote_types(x.dtype, torch.float32)
@@ -297,8 +301,8 @@ class ExactLinear(CodedLinear):
         """Fit the temperature of `probabilities` on held-out samples with labels (Guo et al., 2017); returns it."""
         scores = self(x, control).detach().double().reshape(-1, self.out_features)
         labels = self.targets(y, x.shape[:-1])
-        if labels.is_floating_point() or not len(labels):
-            raise ValueError("calibrate must be given labels of at least one sample")
+        if labels.is_floating_point() or not len(labels) or labels.max() >= self.out_features:
+            raise ValueError(f"calibrate must be given labels < {self.out_features} of at least one sample")
         candidates = torch.logspace(-4, 2, 241).to(scores)
         losses = torch.stack([nn.functional.cross_entropy(scores / one, labels) for one in candidates])
         self.temperature.copy_(candidates[losses.argmin()])
@@ -313,7 +317,8 @@ class ExactLinear(CodedLinear):
     def programs(self, x: Tensor, control: Tensor | None = None) -> ExactPrograms:
         """How strongly these inputs use each slot."""
         _, z, shape = self.paired(x, control, learning=False)
-        return ExactPrograms(self.memory.use(z.float()).reshape(*shape, -1))
+        with torch.autocast(z.device.type, enabled=False):
+            return ExactPrograms(self.memory.use(z.float()).reshape(*shape, -1))
 
     def materialize(self, x: Tensor, control: Tensor | None = None) -> Tensor:
         """`W_t = R + sum_i w_i A^T V_i` (..., d_in, d_out), the slope in x where what addresses the slots is held.
@@ -360,6 +365,8 @@ class ExactLinear(CodedLinear):
         V = self.V
         self.keep(self.sums)
         self.V, self.is_solved, self.is_current = V, not self.ridge.isnan(), bool(V.any())
+        if self.is_solved:
+            self.requires_grad_(False)
 
     @property
     def resizable(self) -> tuple[str, ...]:

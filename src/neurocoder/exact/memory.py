@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
@@ -55,8 +57,9 @@ class ExactMemory(nn.Module):
         """The random numbers, from the seed alone. Fourier features expect inputs of unit variance then."""
         if not self.keys.is_meta:
             generator = torch.Generator().manual_seed(self.config.seed)
-            self.keys.copy_(torch.randn(self.keys.shape, generator=generator, device="cpu"))
-            self.phase.copy_(2 * torch.pi * torch.rand(self.phase.shape, generator=generator, device="cpu"))
+            options: Any = {"generator": generator, "device": "cpu", "dtype": torch.float32}
+            self.keys.copy_(torch.randn(self.keys.shape, **options))
+            self.phase.copy_(2 * torch.pi * torch.rand(self.phase.shape, **options))
             self.bandwidth.fill_(0 if self.needs_inputs else self.config.width * (2 * self.keys.shape[1]) ** 0.5)
 
     def fix(self, x: Tensor, z: Tensor) -> None:
@@ -64,8 +67,9 @@ class ExactMemory(nn.Module):
         of_x, of_z = (torch.pdist(rows[:1000]).median() for rows in (x, z))
         if len(x) <= self.rank or not (of_x > 0 and of_z > 0):
             raise ValueError(f"basis must be given at least {max(2, self.rank + 1)} inputs that differ, got {len(x)}")
-        if max(of_x, of_z) > LARGEST:
-            raise ValueError(f"basis must be given inputs that differ by less than {LARGEST:.0e}: scale them first")
+        if max(of_x, of_z) > LARGEST or min(of_x, of_z) < 1 / LARGEST:
+            allowed = f"{1 / LARGEST:.0e} to {LARGEST:.0e}"
+            raise ValueError(f"basis must be given inputs that differ by {allowed}: scale them first")
         self.draw()
         self.bandwidth.copy_(self.config.width * of_z)
         if self.needs_inputs:

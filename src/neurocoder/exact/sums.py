@@ -13,6 +13,9 @@ from torch.nn.functional import one_hot
 TOLERANCE = 1e-9
 """How far below zero rounding may take an eigenvalue of G, over the largest entry of its diagonal, or another sum."""
 
+LARGEST_LOSS = 1e-7
+"""How large the rounding of G's diagonal may be over what is left of it."""
+
 BLOCK = 256
 """Rows of G that are added at a time, from the diagonal on: half of the products of the whole matrix."""
 
@@ -27,7 +30,7 @@ class Sums(NamedTuple):
     square: Tensor
     """sum c y² (C,): of labels, how many each class has"""
     samples: Tensor
-    """How many samples (K,)"""
+    """How many samples with a weight above zero (K,)"""
     ledger: Tensor
     """A hash of each sample (n,), if they are kept"""
 
@@ -49,7 +52,7 @@ class Sums(NamedTuple):
             rows = y == kind if per_class else slice(None)
             for at in range(0, phi.shape[1], BLOCK):
                 self.G[kind, at : at + BLOCK, at:].addmm_(weighted[rows, at : at + BLOCK].mT, phi[rows, at:])
-            self.samples[kind] += len(c[rows])
+            self.samples[kind] += c[rows].count_nonzero()
 
     def plus(self, other: Sums, sign: int = 1) -> Sums:
         """The sum, or with `sign=-1` the difference, as wide as the wider one; the ledger of the sum alone."""
@@ -71,7 +74,15 @@ class Sums(NamedTuple):
         if left.B.shape != self.B.shape or any(negative):
             raise ValueError("these samples cannot all have been observed with this y and weight: none is forgotten")
         left = left._replace(ledger=self.ledger.new_tensor(list(ledger.elements())))
-        return left if left.samples.any() else Sums(*map(torch.zeros_like, left))  # without the rounding
+        if not left.samples.any():
+            return Sums(*map(torch.zeros_like, left))  # without the rounding
+        rounding = torch.finfo(torch.float64).eps * top.amax() / left.G.diagonal(dim1=1, dim2=2).amax()
+        if rounding > LARGEST_LOSS:
+            raise ValueError(
+                f"these samples are so large that float64 cannot subtract them: what is left would be off by "
+                f"{rounding:.0e} of itself; none is forgotten, learn again without them"
+            )
+        return left
 
 
 def hashes(*parts: Tensor) -> Tensor:
