@@ -68,8 +68,7 @@ class ExactMemory(nn.Module):
         if len(x) <= self.rank or not (of_x > 0 and of_z > 0):
             raise ValueError(f"basis must be given at least {max(2, self.rank + 1)} inputs that differ, got {len(x)}")
         if max(of_x, of_z) > LARGEST or min(of_x, of_z) < 1 / LARGEST:
-            allowed = f"{1 / LARGEST:.0e} to {LARGEST:.0e}"
-            raise ValueError(f"basis must be given inputs that differ by {allowed}: scale them first")
+            raise ValueError(f"basis must be given inputs that differ by 1e-18 to {LARGEST:.0e}: scale them first")
         self.draw()
         self.bandwidth.copy_(self.config.width * of_z)
         if self.needs_inputs:

@@ -13,8 +13,8 @@ from torch.nn.functional import one_hot
 TOLERANCE = 1e-9
 """How far below zero rounding may take an eigenvalue of G, over the largest entry of its diagonal, or another sum."""
 
-LARGEST_LOSS = 1e-7
-"""How large the rounding of G's diagonal may be over what is left of it."""
+LARGEST_RATIO = 4e8
+"""Of G's diagonal before and after samples left: its rounding is then 1e-7 of what is left."""
 
 BLOCK = 256
 """Rows of G that are added at a time, from the diagonal on: half of the products of the whole matrix."""
@@ -76,12 +76,8 @@ class Sums(NamedTuple):
         left = left._replace(ledger=self.ledger.new_tensor(list(ledger.elements())))
         if not left.samples.any():
             return Sums(*map(torch.zeros_like, left))  # without the rounding
-        rounding = torch.finfo(torch.float64).eps * top.amax() / left.G.diagonal(dim1=1, dim2=2).amax()
-        if rounding > LARGEST_LOSS:
-            raise ValueError(
-                f"these samples are so large that float64 cannot subtract them: what is left would be off by "
-                f"{rounding:.0e} of itself; none is forgotten, learn again without them"
-            )
+        if top.amax() > LARGEST_RATIO * left.G.diagonal(dim1=1, dim2=2).amax():
+            raise ValueError("these samples are so large that float64 cannot subtract them: learn again without them")
         return left
 
 
