@@ -60,7 +60,7 @@ groups() {
     # with 7 jobs beside other work; the times here are guesses): when one ends, write them into the experiment
     # (`fields_rates.py write OUTPUT/script/NAME`), then every contender, at three lengths
     local steered=core,core-shift,diagonal,softmax,attention,hyper,low-rank,basis,patterns,film,shift,concatenated
-    local climb="python3 $here/fields_rates.py climb --jobs 12 --device cuda --data"
+    local climb="python3 $here/fields_rates.py climb --jobs 12 --data"
     script gpu 10 fields-rates-siren 12 $climb mnist-siren
     for steps in 2100 6300; do
         script gpu 15 "fields-rates-$steps" 12 $climb mnist-fourier --steps "$steps"
