@@ -1,6 +1,7 @@
 """Steering a model by another tensor: `nc.control`."""
 
 import threading
+import warnings
 
 import pytest
 import torch
@@ -39,6 +40,43 @@ def test_control_nests_and_survives_exceptions():
             model(torch.randn(5, 3))
         torch.testing.assert_close(model(x), expected)
     assert model[0].ambient_control is None
+
+
+def test_blocks_of_generators_that_overlap_are_warned_of_and_end():
+    model, x = steered(), torch.randn(5, 4)
+
+    def stream(z):
+        with nc.control(model, z):
+            yield model(x)
+
+    first, second = stream(torch.randn(5, 3)), stream(torch.randn(5, 3))
+    next(first), next(second)
+    with pytest.warns(UserWarning, match="overlapped, as those of generators that yield inside of one do"):
+        first.close()
+    second.close()
+    with pytest.raises(ValueError, match="control must be given"):
+        model(x)
+    assert model[0].ambient_control is None
+
+
+def test_a_block_that_another_thread_ends_steers_no_more():
+    model, x = steered(), torch.randn(5, 4)
+    block = nc.control(model, torch.randn(5, 3))
+    block.__enter__()
+    found = []
+
+    def end():
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            block.__exit__(None, None, None)
+        found.extend(str(one.message) for one in seen)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join()
+    assert "overlapped" in found[0]
+    with pytest.raises(ValueError, match="control must be given"):
+        model(x)
 
 
 def test_an_argument_overrides_the_surrounding_control():

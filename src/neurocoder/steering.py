@@ -27,6 +27,7 @@ from .layer.checks import require_floating, require_module, require_number, requ
 from .layer.control import control as steer_by
 from .layer.control import steered_layers
 from .ops.backend import is_traced
+from .ops.compiled import uncompiled
 from .ops.torch_private import is_transformed
 
 EVERY = 5
@@ -169,10 +170,12 @@ def fit_control(
     """The control of a new task: z alone is fitted, by Adam with cosine decay; the model stays as it is.
 
     The model runs in eval mode, and neither its parameters nor their gradients change. A control has few numbers, so a
-    few examples do; with `held_out`, the best z on these is returned, and fitting stops where they no longer gain.
+    few examples do; with `held_out`, the best z on these is returned, the start among them, and fitting stops where
+    they no longer gain.
 
     Args:
-        model: has layers that were built with `control_dim`; of a `Steered` model, the model inside is fitted.
+        model: has layers that were built with `control_dim`; of a `Steered` model, wrapped or compiled or not, the
+            model inside is fitted.
         data: (inputs, target), or several inputs before the target; a dictionary; or a loader of these, a batch a step.
         loss: of the model's output and the target (of a dictionary: the dictionary), to a tensor ().
         lr: of Adam at the start.
@@ -192,7 +195,10 @@ def fit_control(
         torch.Size([3])
     """
     require_module("model", model)
-    if isinstance(model, Steered):
+    inner = uncompiled(model)
+    inner = getattr(inner, "module", inner)
+    if isinstance(inner, Steered):
+        model = inner
         if start is None and isinstance(model.controller, ControlEmbedding):
             start = model.controller.default
         model = model.model
@@ -208,7 +214,7 @@ def fit_control(
         z = like.new_zeros(layer.control_dim) if start is None else start.detach().to(like, copy=True)
         if z.shape != (layer.control_dim,):
             raise ValueError(f"start must have shape ({layer.control_dim},), got {tuple(z.shape)}")
-        best, least, best_step = z.clone(), math.inf, 0
+        best, least, best_step = z.clone(), math.inf if held_out is None else _mean_loss(model, z, held_out, loss), 0
         optimiser = torch.optim.Adam([z.requires_grad_()], lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for step, call in zip(range(steps), _forever(data), strict=False):
@@ -232,12 +238,7 @@ def fit_control(
             optimiser.step()
             schedule.step()
             if held_out is not None and ((step + 1) % EVERY == 0 or step + 1 == steps):
-                with torch.no_grad():
-                    found = [_loss_of(model, z, other, loss) for other in calls(held_out)]
-                mean = float(torch.stack(found).mean()) if found else math.nan
-                if not math.isfinite(mean):
-                    got = f"a loss of {mean} at step {step}" if found else "no batch"
-                    raise ValueError(f"held_out must have batches with a finite loss, got {got}")
+                mean = _mean_loss(model, z, held_out, loss)
                 if mean < least:
                     best, least, best_step = z.detach().clone(), mean, step
                 elif step - best_step >= patience:
@@ -252,7 +253,18 @@ def _forever(data: Any) -> Iterator[Call]:
         for count, call in enumerate(calls(data), 1):  # noqa: B007 - how many there were is asked below
             yield call
         if count == 0:
-            raise ValueError("data must have at least one batch, got none")
+            raise ValueError("data must have at least one batch each time it is read, got none")
+
+
+def _mean_loss(model: nn.Module, z: Tensor, data: Any, loss: Callable[[Any, Any], Tensor]) -> float:
+    """The mean over held-out batches."""
+    with torch.no_grad():
+        found = [float(_loss_of(model, z, call, loss)) for call in calls(data)]
+    mean = sum(found) / len(found) if found else math.nan
+    if not math.isfinite(mean):
+        got = f"a loss of {mean}" if found else "no batch"
+        raise ValueError(f"held_out must have batches with a finite loss each time it is read, got {got}")
+    return mean
 
 
 def _loss_of(model: nn.Module, z: Tensor, call: Call, loss: Callable[[Any, Any], Tensor]) -> Tensor:

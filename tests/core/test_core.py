@@ -379,12 +379,31 @@ def test_restore_gives_the_plain_network_of_one_control(options, bias):
     torch.testing.assert_close(model(x), inside)
 
 
+def test_layers_of_two_widths_are_restored_one_after_the_other():
+    model = nn.Sequential(*(nc.CoreLinear(4, 4, core=nc.CoreConfig(slots=3), control_dim=width) for width in (3, 2)))
+    randomised(model)
+    x, z = torch.randn(5, 4), torch.randn(3)
+    expected = model[0](x, control=z)
+    with pytest.raises(ValueError, match=r"must have shape \(2,\) for '1', got \(3,\): restore layers of other"):
+        nc.restore(model, control=z)
+    nc.restore(model, "0", control=z)
+    torch.testing.assert_close(model[0](x), expected)
+    with pytest.raises(ValueError, match="no layer to restore was built with control_dim"):
+        nc.restore(nn.Sequential(nc.CoreLinear(4, 4)), control=z)
+
+
+def test_what_recode_froze_trains_again_after_restore():
+    model = nc.recode(nn.Sequential(nn.Linear(4, 3)), "0", nc.CoreConfig(residual="frozen"), control_dim=2)
+    assert not model[0].bias.requires_grad
+    assert all(parameter.requires_grad for parameter in nc.restore(model, control=torch.zeros(2)).parameters())
+
+
 @pytest.mark.parametrize("z", [torch.zeros(2, 3), torch.tensor(0.0), [0.0, 1.0, 2.0]])
 def test_restore_takes_one_control(z):
     model = randomised(nn.Sequential(build("linear", dtype=torch.float32)[0]))
     with pytest.raises(ValueError, match=r"control must be one control, a tensor of shape \(control_dim,\), got"):
         nc.restore(model, control=z)
-    with pytest.raises(ValueError, match=r"control must have shape \(\.\.\., 3\), got \(4,\)"):
+    with pytest.raises(ValueError, match=r"control must have shape \(3,\) for '0', got \(4,\)"):
         nc.restore(model, control=torch.zeros(4))
     with pytest.raises(ValueError, match="control must be finite, got NaN or infinity"):
         nc.restore(model, control=torch.tensor([0.0, torch.nan, 1.0]))

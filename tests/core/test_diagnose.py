@@ -50,6 +50,36 @@ def test_how_much_the_weight_varies(config, steered):
     assert batches is None or batches["2"].varies == pytest.approx(found.varies, rel=1e-6)
 
 
+def test_an_offset_is_a_part_of_what_varies():
+    model = nn.Sequential(nc.CoreLinear(4, 3, core=nc.CoreConfig(slots=2, shift=True), control_dim=3))
+    randomised(model)
+    nn.init.zeros_(model[0].memory.cores)
+    found = nc.diagnose(model, torch.randn(9, 4), control=torch.randn(9, 3))["0"]
+    assert found.varies > 0.1
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, nn.Conv2d])
+def test_one_control_for_all_inputs_shows_no_variation(kind):
+    model = nn.Sequential(kind(4, 3) if kind is nn.Linear else kind(4, 3, 3))
+    randomised(nc.recode(model, "0", nc.CoreConfig(), control_dim=3))
+    x, z = torch.randn(6, 4) if kind is nn.Linear else torch.randn(6, 4, 5, 5), torch.randn(3)
+    for control in (z, z.expand(6, -1)):
+        found = nc.diagnose(model, x, control=control)["0"]
+        assert (found.programs, found.varies) == (1, None)
+        assert found.advice.startswith("got one of the controls: give several")
+
+
+def test_a_model_that_diverged_is_looked_into():
+    model = randomised(nc.recode(nn.Sequential(nn.Linear(4, 3)), "0", nc.CoreConfig(), control_dim=3))
+    z = torch.randn(6, 3)
+    z[0] = torch.nan
+    with torch.no_grad():
+        sigma = model[0].programs(torch.randn(6, 4), control=z).sigma
+    assert sigma[0, :3].isnan().all()
+    assert sigma[1:].isfinite().all()
+    assert nc.diagnose(model, torch.randn(6, 4), control=z)["0"].programs == 6
+
+
 @pytest.mark.parametrize("config", [CONFIGS["program"], CONFIGS["core"], CONFIGS["hyper"]])
 def test_a_layer_that_composes_one_program_says_so(config):
     model = nc.recode(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 5)), "1", config)

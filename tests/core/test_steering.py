@@ -285,6 +285,21 @@ def test_fit_control_stops_early_at_the_best_on_held_out_data():
     assert held_loss(best) <= held_loss(nc.fit_control(model, (x, y), mse_loss, steps=100, lr=0.3))
 
 
+def test_fit_control_returns_the_start_where_it_is_best_on_held_out_data():
+    model, x, z = network(), torch.randn(40, 4), torch.randn(Z)
+    y = model_of(model, z, x).detach()
+    misleading = torch.randn(3, 4), torch.randn(3, 2)
+    assert torch.equal(nc.fit_control(model, misleading, mse_loss, start=z, held_out=(x, y)), z)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, torch.optim.swa_utils.AveragedModel])
+def test_fit_control_of_a_wrapped_steered_model(wrap):
+    steered = nc.steer(network(), nc.ControlEmbedding(5, Z))
+    data = torch.randn(8, 4), torch.randn(8, 2)
+    expected = nc.fit_control(steered, data, mse_loss, steps=3)
+    torch.testing.assert_close(nc.fit_control(wrap(steered), data, mse_loss, steps=3), expected)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_fit_control_works_where_gradients_are_off(mode):
     model, x, y = network(), torch.randn(8, 4), torch.randn(8, 2)
@@ -308,14 +323,14 @@ def test_fit_control_says_that_a_control_has_no_effect_yet():
         ({"steps": 0}, "steps must be a whole number >= 1, got 0"),
         ({"patience": -1}, "patience must be a whole number >= 1, got -1"),
         ({"start": [0.0, 0.0, 0.0]}, "start must be a floating-point tensor, got list"),
-        ({"held_out": []}, "held_out must have batches with a finite loss, got no batch"),
+        ({"held_out": []}, "held_out must have batches with a finite loss each time it is read, got no batch"),
         (
             {"held_out": (torch.full((6, 4), float("nan")), torch.zeros(6, 2))},
-            "held_out must have batches with a finite loss, got a loss of nan at step 4",
+            "held_out must have batches with a finite loss each time it is read, got a loss of nan",
         ),
         ({"start": torch.zeros(2)}, r"start must have shape \(3,\), got \(2,\)"),
         ({"data": torch.zeros(6, 4)}, r"data must be \(inputs, target\)"),
-        ({"data": []}, "data must have at least one batch, got none"),
+        ({"data": []}, "data must have at least one batch each time it is read, got none"),
         ({"data": 3}, "data must be a tensor"),
         ({"loss": lambda y, target: y - target}, r"loss must return a tensor of shape \(\), got shape \(6, 2\)"),
         ({"loss": lambda y, target: 0.0}, r"loss must return a tensor of shape \(\), got float"),

@@ -119,5 +119,8 @@ def singular_values(core: Tensor, U: Tensor, V: Tensor) -> Tensor:
     wide = torch.promote_types(core.dtype, torch.float32)
     left, right = (torch.linalg.qr(slots.mT.to(wide), mode="r").R for slots in (V, U))
     table = core.to(wide) if core.dim() == 3 else torch.diag_embed(core.to(wide))
-    sigma = torch.linalg.svdvals(left @ table @ right.mT)
+    product = left @ table @ right.mT
+    is_finite = product.isfinite().flatten(1).all(1)  # a look into a model that diverged must not fail
+    sigma = torch.linalg.svdvals(product.where(is_finite[:, None, None], 0))
+    sigma = sigma.where(is_finite[:, None], torch.nan)
     return torch.nn.functional.pad(sigma, (0, core.shape[1] - sigma.shape[-1])).to(core.dtype)

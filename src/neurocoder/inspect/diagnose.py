@@ -45,9 +45,9 @@ class LayerDiagnosis:
     steered: bool
     """Whether a control decides its programs, not its input."""
     programs: int
-    """Inputs or controls whose weights were compared, at most 64."""
+    """Different inputs or controls whose weights were compared, at most 64."""
     varies: float | None
-    """The part of the weight's norm that differs from one to the next, from 0 to 1."""
+    """The part of the norm of the weight, with its offset, that differs from one to the next, from 0 to 1."""
     slots: int | None
     """How many slots, or experts, there are; of a growing layer, those written."""
     idle: int | None
@@ -206,7 +206,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def _row(name: str, layer: CodedLayer, seen: _Seen, auxiliary: float | None) -> LayerDiagnosis:
-    rows = list(torch.cat(seen.rows)) if seen.rows else []
+    rows = list(torch.cat(seen.rows).unique(dim=0)) if seen.rows else []
     rows = rows[:: math.ceil(len(rows) / SAMPLE) or 1]
     slots = idle = None
     if seen.use:
@@ -228,19 +228,21 @@ def _row(name: str, layer: CodedLayer, seen: _Seen, auxiliary: float | None) -> 
 
 
 def _variation(layer: CodedLayer, rows: list[Tensor]) -> float | None:
-    """`sqrt(mean |W - mean W|² / mean |W|²)` over the weights of these controls, one at a time (Welford's sums)."""
+    """`sqrt(mean |W - mean W|² / mean |W|²)` over the weights of these controls, one at a time (Welford's sums); an
+    offset of the output is a part of W."""
     if len(rows) < 2:
         return None
     mean, spread, size = torch.zeros(()), 0.0, 0.0
     for count, row in enumerate(rows, 1):
         try:
             if layer.control_dim is None:
-                weight = layer.materialize(row.view(layer.input_shape))
+                weight, offset = layer.materialize(row.view(layer.input_shape)), None
             else:
-                weight = layer.materialize(layer.prototype.new_zeros(layer.input_shape), control=row)
+                x = layer.prototype.new_zeros(layer.input_shape)
+                weight, offset = layer.materialize(x, control=row), layer.mean_offset(x, control=row)
         except ValueError:  # an exact layer whose features give no input a weight of its own
             return None
-        weight = weight.to("cpu", torch.float64)
+        weight = torch.cat([part.flatten() for part in (weight, offset) if part is not None]).to("cpu", torch.float64)
         before, mean = weight - mean, mean + (weight - mean) / count
         spread += float((before * (weight - mean)).sum())
         size += float(weight.square().sum())

@@ -443,7 +443,8 @@ class CodedLayer(nn.Module):
             raise ValueError(f"control must have shape (..., {self.control_dim}), got {tuple(shape)}")
         if shape[:-1] != leading[: control.dim() - 1]:
             times, rest = divmod(leading[0], shape[0]) if leading and shape[0] else (0, 0)
-            repeat = f"; beam search repeats each input: z.repeat_interleave({times}, 0)"
+            one = "one for all: z.squeeze(0); " if shape[:-1] == (1,) else ""
+            repeat = f"; {one}beam search repeats each input: z.repeat_interleave({times}, 0)"
             raise ValueError(
                 f"control's leading dimensions must be the first of x's {tuple(leading)}, got {tuple(shape[:-1])}"
                 f"{repeat if times > 1 and not rest else ''}"

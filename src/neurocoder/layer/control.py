@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,7 +27,7 @@ class Block:
     """One layer inside one `with` block."""
 
     def __init__(self, value: Tensor, outer: Block | None) -> None:
-        self.value, self.outer = value, outer
+        self.value, self.outer, self.is_open = value, outer, True
 
 
 AMBIGUOUS: Any = object()
@@ -60,6 +61,8 @@ class Ambient:
         """The value that applies to this layer in the current context."""
         if not torch.compiler.is_compiling():
             block = self._blocks.get().get(layer)
+            while block is not None and not block.is_open:  # it ended in another context, or before one inside it
+                block = block.outer
             if block is not None:
                 return block.value
             if current_backward() < 0:
@@ -91,15 +94,26 @@ class Ambient:
             with _lock:
                 self._open.setdefault(layer, []).append(block)
                 self._mirror(layer)
-        token = self._blocks.set({**outer, **blocks})
+        here = {**outer, **blocks}
+        self._blocks.set(here)
         try:
             yield
         finally:
-            self._blocks.reset(token)
+            is_innermost = self._blocks.get() is here
+            if is_innermost:
+                self._blocks.set(outer)
+            for block in blocks.values():
+                block.is_open = False
             for layer, block in blocks.items():
                 with _lock:
                     self._open[layer].remove(block)
                     self._mirror(layer)
+            if not is_innermost:
+                warnings.warn(
+                    f"blocks that {self.use} overlapped, as those of generators that yield inside of one do: each "
+                    f"also applied to what ran meanwhile; {self.remedy}",
+                    stacklevel=4,
+                )
 
 
 NAME = "ambient_control"
@@ -112,9 +126,10 @@ current_control = _control.current
 def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     """Steer the layers that were built with `control_dim` by `z (..., control_dim)`.
 
-    The control applies in the thread or asyncio task that runs the block. Compiled code cannot tell threads apart: it
-    takes the control of whichever thread has a block open, and raises an error if several have. With activation
-    checkpointing, which reruns the forward, the backward must run inside the block too.
+    The control applies in the thread or asyncio task that runs the block: do not yield inside of one in a generator,
+    whose caller would be steered too. Compiled code cannot tell threads apart: it takes the control of whichever thread
+    has a block open, and raises an error if several have. With activation checkpointing, which reruns the forward, the
+    backward must run inside the block too, and a backward serves one control: that of the innermost block then.
 
     Example:
         >>> layer = nc.Linear(8, 4, control_dim=3)
@@ -129,8 +144,13 @@ def control(model: nn.Module, z: Tensor) -> Iterator[None]:
     for layer in layers:
         if z.dim() == 0 or z.shape[-1] != layer.control_dim:
             raise ValueError(f"control must have shape (..., {layer.control_dim}), got {tuple(z.shape)}")
-    with _control.block(layers, z):
+    with steering(layers, z):
         yield
+
+
+def steering(layers: list[Any], z: Tensor) -> AbstractContextManager[None]:
+    """The same for some layers, whose width z has."""
+    return _control.block(layers, z)
 
 
 def steered_layers(model: nn.Module) -> list[Any]:
@@ -138,6 +158,7 @@ def steered_layers(model: nn.Module) -> list[Any]:
     layers: list[Any] = [one for one in model.modules() if hasattr(one, NAME) and one.control_dim is not None]
     if not layers:
         raise ValueError(
-            "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...)"
+            "model must have a layer that was built with control_dim, found none: use nc.recode(..., control_dim=...); "
+            "after nc.restore call the plain model itself"
         )
     return layers

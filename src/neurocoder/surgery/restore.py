@@ -14,7 +14,7 @@ from ..distributed import wrapper_conflict
 from ..inspect.data import pass_through, require_data
 from ..layer.base import CodedLayer, each_coded_layer
 from ..layer.checks import require_module
-from ..layer.control import control as steer_by
+from ..layer.control import steering
 from ..ops.compiled import uncompiled
 from .clients import hooks
 from .recode import swap
@@ -68,11 +68,22 @@ def restore(model: Model, targets: Targets | None = None, *, data: Any = None, c
         raise ValueError(f"control must be one control, a tensor of shape (control_dim,), got {shape}")
     if control is not None and not bool(control.isfinite().all()):
         raise ValueError("control must be finite, got NaN or infinity")
+    steered = [layer for layer in chosen if layer.control_dim is not None]
+    if control is not None:
+        if not steered:
+            raise ValueError("control was given, but no layer to restore was built with control_dim")
+        for layer in steered:
+            if control.shape != (layer.control_dim,):
+                got = f"got {tuple(control.shape)}: restore layers of other widths one after the other, by targets"
+                raise ValueError(f"control must have shape ({layer.control_dim},) for {chosen[layer][0]!r}, {got}")
     weights = {layer: [weight] for layer in chosen if (weight := layer.constant_weight()) is not None}
-    with nullcontext() if control is None else steer_by(inner, control):
+    with nullcontext() if control is None else steering(steered, control):
         if control is not None:
-            steered = [layer for layer in chosen if layer not in weights and layer.control_dim is not None]
-            weights |= {one: _mean_program(one, one.prototype.new_zeros(one.input_shape))[0] for one in steered}
+            weights |= {
+                layer: _mean_program(layer, layer.prototype.new_zeros(layer.input_shape))[0]
+                for layer in steered
+                if layer not in weights
+            }
         varying = {layer: names[0] for layer, names in chosen.items() if layer not in weights}
         if varying and data is None:
             raise ValueError(
@@ -118,7 +129,8 @@ def _plain_with(layer: CodedLayer, weight: Tensor, offset: Tensor | None = None)
         plain.weight.copy_(weight)
         if layer.bias is not None:
             plain.bias.copy_(layer.bias)
-            plain.bias.requires_grad_(layer.bias.requires_grad)
+            was_frozen = getattr(layer.config, "residual", None) == "frozen"  # by `recode`, with the old weight
+            plain.bias.requires_grad_(layer.bias.requires_grad or was_frozen)
         if offset is not None:
             plain.bias = nn.Parameter(offset.to(plain.weight)) if plain.bias is None else plain.bias.add_(offset)
     trains = [parameter.requires_grad for parameter in layer.weight_parameters()]
