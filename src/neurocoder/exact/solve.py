@@ -10,11 +10,11 @@ from torch import Tensor
 
 from .sums import Sums
 
-RIDGES = 51
-"""Candidates for the ridge, from 1e-10 to 1 times the largest eigenvalue of G: at a condition number of 1e10, sums in
-another order, or after samples left, still give the same weights to 1e-5 of the largest."""
-SLACK = 0.01
-"""By how much the GCV score may exceed the least one where that makes the ridge smaller.
+RIDGES = 61
+"""Candidates for the ridge, from 1e-12 to 1 times the largest eigenvalue of G. From 1e-10 on, Gaussians lose 0.4 points
+on CLINC150 and 0.7 on MNIST, but at a condition number of 1e12 rounding is 1e-3 of the largest weights."""
+SLACK, SMALL = 0.01, 1e-10
+"""By how much the GCV score may exceed the least one where that makes the ridge smaller, down to this candidate.
 Telling classes apart wants less shrinkage than squared error: on held-out CIFAR-100 2,000 random ReLU have 42.6%
 instead of 40.2, local programs after 6,000 images 34.1 instead of 32.3; MNIST loses at most 0.3 points
 (results/logs/exact_ridge.txt)."""
@@ -36,7 +36,8 @@ class Solution(NamedTuple):
     ridge: float
     """Added to the diagonal of G."""
     condition: float
-    """The condition number of G + ridge I."""
+    """The condition number of G + ridge I: sums in another order, or after samples left, give weights that differ by
+    about 1e-16 times it."""
     freedom: float
     """Effective degrees of freedom, tr G (G + ridge I)^-1."""
     error: float
@@ -54,7 +55,7 @@ def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
     projected = axes.mT @ sums.B
     power = projected.square().sum(1)
     top = values[-1].clamp(min=1e-300)
-    candidates = torch.logspace(-10, 0, RIDGES, dtype=torch.float64, device=values.device)
+    candidates = torch.logspace(-12, 0, RIDGES, dtype=torch.float64, device=values.device)
     ridges = top * candidates if ridge is None else top.new_tensor([ridge])
     shifted = values + ridges.unsqueeze(1)
     freedom = (values / shifted).sum(1)
@@ -62,7 +63,9 @@ def solve(sums: Sums, ridge: float | None) -> tuple[Tensor, Solution]:
     room = samples - freedom
     score = samples * residual.clamp(min=0) / room.square()
     usable = torch.where(room > 1e-3 * samples, score, torch.inf)
-    best = int((usable <= (1 + SLACK) * usable.min()).int().argmax())
+    least = usable == usable.min()
+    near = (usable <= (1 + SLACK) * usable.min()) & (candidates[-len(ridges) :] >= SMALL)
+    best = int((least | near).int().argmax())
     condition = float((top + ridges[best]) / (values[0] + ridges[best]))
     if condition > WORST_CONDITION:
         warnings.warn(
