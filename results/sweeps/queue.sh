@@ -50,8 +50,8 @@ groups() {
     for rate in 1e-4 3e-4 1e-3; do
         group gpu 3 "mlp-best-$rate" selection 6 100-102 images 'cifar{10,100}-mlp-{original,neurocoder,neurocoder-constant}' --preset best --validation --precision bf16-mixed --learning-rate "$rate"
     done
-    # Split CIFAR: a smaller memory beside the 100 slots of the paper
-    group gpu 2 cifar-memory . 4 0-9 split 'cifar{10,100}-task-{adam,si}-neurocoder' --preset paper --slots 25
+    # Split CIFAR at 224 px: an MLP of the size of best
+    group gpu 3 cifar-wide-224 . 4 0-9 split 'cifar{10,100}-task-{adam,si}-mlp-wide' --preset best-224
     # DenseNet at small rates, validation: then its kernels can go
     for rate in 1e-4 3e-5 3e-4 1e-3; do
         group gpu 9 "densenet-$rate" scale 3 100 images 'cifar100-densenet-{original,neurocoder,neurocoder-constant}' --preset paper --validation --precision bf16-mixed --decay-densenet none --learning-rate "$rate"
