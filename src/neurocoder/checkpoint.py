@@ -90,6 +90,8 @@ def _distinct_tensors(state: dict[str, Any], keep: bool) -> tuple[dict[str, Tens
             raise CheckpointError(f"{name} is on the meta device and has no values to save")
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise CheckpointError(f"{name} is sparse or quantized, which safetensors cannot hold: make it dense first")
+        if tensor.dtype in (torch.complex32, torch.complex128) or name == "__metadata__":
+            raise CheckpointError(f"safetensors cannot hold {name} of {tensor.dtype}: leave it out of the model")
         if id(tensor) in first:
             aliases[name] = first[id(tensor)]
             continue
@@ -131,7 +133,7 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
     with damage_of(saved.file):
         frozen = set(saved.config.get("frozen", ()))
     inner = unwrapped(model) if saved.has_digests else uncompiled(model)
-    layers, replaced = _recoded_as_saved(inner, saved, uncompiled(model))
+    layers, replaced, resized = _recoded_as_saved(inner, saved, uncompiled(model))
     warn_of_optimisers(inner, layers, "nc.load")
     swap(inner, layers)
     try:
@@ -146,6 +148,8 @@ def load(path: str | os.PathLike[str], model: Model) -> Model:
         if isinstance(error, RuntimeError):
             raise CheckpointError(str(error)) from error
         raise
+    for layer, config in resized.items():
+        layer.resume(config)
     for name, parameter in state.items() if layers else ():
         if name in frozen:
             parameter.requires_grad_(False)
@@ -174,8 +178,12 @@ def _saved_layer(name: str, entry: dict[str, Any]) -> SavedLayer:
 Layers = dict[tuple[str, ...], nn.Module]
 
 
-def _recoded_as_saved(model: nn.Module, saved: Checkpoint, wrapper: nn.Module) -> tuple[Layers, Layers]:
-    """Coded layers, still without values, for the plain layers that were saved as coded; and what they replace."""
+def _recoded_as_saved(
+    model: nn.Module, saved: Checkpoint, wrapper: nn.Module
+) -> tuple[Layers, Layers, dict[CodedLayer, Config]]:
+    """Coded layers, still without values, for the plain layers that were saved as coded; what they replace; and the new
+    configurations of coded layers that have another size."""
+    resized: dict[CodedLayer, Config] = {}
     with damage_of(saved.file):
         entries = {name: _saved_layer(name, entry) for name, entry in saved.config["layers"].items()}
     modules = modules_by_name(model)
@@ -187,12 +195,14 @@ def _recoded_as_saved(model: nn.Module, saved: Checkpoint, wrapper: nn.Module) -
         entry = entries.get(name)
         if isinstance(module, CodedLayer):
             found = SavedLayer(module.config, module.control_dim)
-            if found != entry:
+            if entry is None or module.control_dim != entry.control_dim or not module.takes(entry.config):
                 there = f"with {found} in the model and with {entry} in" if entry else "in the model, but not in"
                 raise CheckpointError(
                     f"layer {name!r} is coded {there} the checkpoint: give a plain model, which is recoded as it was "
-                    "saved"
+                    "saved, or a layer that was built so"
                 )
+            if entry.config != module.config:
+                resized[module] = entry.config
         elif entry is not None:
             if not name:
                 raise CheckpointError(
@@ -210,7 +220,7 @@ def _recoded_as_saved(model: nn.Module, saved: Checkpoint, wrapper: nn.Module) -
             "model than the file has"
         )
     layers = {names: _built(LayerSpec.empty, plain, names[0], entries[names[0]]) for names, plain in replaced.items()}
-    return layers, replaced
+    return layers, replaced, resized
 
 
 def _built(build: Callable[..., nn.Module], plain: nn.Module, name: str, entry: SavedLayer) -> nn.Module:
@@ -250,7 +260,9 @@ def _check_fit(model: nn.Module, state: dict[str, Any], tensors: dict[str, Tenso
         stored = tensors[name]
         if tensor.is_meta:
             raise CheckpointError(f"{name} is on the meta device: call model.to_empty(device=...) before nc.load")
-        if tensor.shape != stored.shape and name not in resizable:
+        # What grows has rows; what an exact layer learned is checked by the layer.
+        fits = name in resizable and (".memory." not in f".{name}" or tensor.shape[1:] == stored.shape[1:])
+        if tensor.shape != stored.shape and not fits:
             raise CheckpointError(
                 f"{file} is of another architecture: {name} is {tuple(stored.shape)} there "
                 f"and {tuple(tensor.shape)} in the model"

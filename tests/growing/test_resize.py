@@ -179,6 +179,72 @@ def test_training_goes_on_from_a_state_of_another_capacity(name, times):
     assert int(layer.memory.written) > int(other.memory.written)
 
 
+def test_a_checkpoint_of_another_capacity_loads_into_a_coded_model(tmp_path):
+    """Of a bare layer too; the configuration is then the saved one, and a rank of its own is still another layer."""
+    large = fill(GrowingLinear(7, 3, growing=small(slots=12, top_k=3)), 5)
+    nc.save(large, tmp_path / "large")
+    layer = fill(GrowingLinear(7, 3, growing=small(slots=4, top_k=2)), 2)
+    optimiser = torch.optim.Adam(layer.parameters())
+    grow(layer, optimiser)
+    nc.load(tmp_path / "large", layer)
+    assert layer.config == layer.memory.config == large.config
+    x = torch.randn(6, 7)
+    torch.testing.assert_close(layer(x), large(x))
+    layer(x).sum().backward()
+    optimiser.step()
+    nc.save(fill(GrowingLinear(7, 3, growing=small(slots=2, top_k=1)), 1), tmp_path / "small")
+    assert nc.load(tmp_path / "small", layer).memory.capacity == 2
+    with pytest.raises(nc.CheckpointError, match="or a layer that was built so"):
+        nc.load(tmp_path / "large", GrowingLinear(7, 3, growing=small(slots=12, top_k=3, rank=1)))
+    other = fill(GrowingLinear(6, 3, growing=small(slots=4)), 2)
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    with pytest.raises(nc.CheckpointError, match="is of another architecture"):
+        nc.load(tmp_path / "large", other)
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_layers_that_share_a_memory_do_not_grow():
+    model = nn.Sequential(GrowingLinear(4, 4, growing=small()), GrowingLinear(4, 4, growing=small()))
+    model[1].memory = model[0].memory
+    with pytest.raises(ValueError, match="growing layers must not share a memory"):
+        grow(model, torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_a_step_in_eval_mode_says_that_no_slot_moves():
+    layer = fill(GrowingLinear(7, 3, growing=small(count="steps")), 2)
+    optimiser = torch.optim.SGD(layer.parameters(), 0.1)
+    grow(layer, optimiser)
+    layer.eval()(torch.randn(6, 7)).square().sum().backward()
+    with pytest.warns(UserWarning, match="in eval mode, where no visits are noted: this step moves none of its slots"):
+        optimiser.step()
+
+
+def test_shrink_finds_the_optimiser_that_grows_the_layer():
+    layer = fill(GrowingLinear(7, 3, growing=small(slots=8)), 5)
+    optimiser = torch.optim.Adam(layer.parameters())
+    grow(layer, optimiser)
+    layer(torch.randn(6, 7)).sum().backward()
+    optimiser.step()
+    shrink(layer, below=0, slots=7)
+    assert len(optimiser.state[layer.memory.U]["exp_avg"]) == 7
+
+
+def test_the_optimisers_state_is_loaded_after_the_models():
+    def made(slots):
+        layer = fill(GrowingLinear(7, 3, growing=small(slots=slots)), 2)
+        return layer, torch.optim.Adam(layer.parameters())
+
+    (large, saved), (layer, optimiser) = made(8), made(4)
+    grow(large, saved)
+    large(torch.randn(6, 7)).sum().backward()
+    saved.step()
+    grow(layer, optimiser)
+    optimiser.load_state_dict(saved.state_dict())
+    with pytest.raises(ValueError, match="load the model's state before the optimiser's"):
+        layer.load_state_dict(large.state_dict())
+
+
 def test_lbfgs_is_refused_where_slots_come_and_go():
     model = nn.Sequential(nn.Linear(7, 7), filled("linear", 2))
     optimiser = torch.optim.LBFGS(model.parameters())

@@ -33,6 +33,11 @@ def require_resizable(memory: GrowingMemory, optimiser: Optimizer | None) -> Non
     for name, parameter in memory.named_parameters():
         for key, value in ({} if optimiser is None else optimiser.state.get(parameter, {})).items():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape != parameter.shape:
+                if value.shape[1:] == parameter.shape[1:]:
+                    raise ValueError(
+                        f"optimiser has {key} of {len(value)} slots, {name} has {len(parameter)}: load the model's "
+                        "state before the optimiser's"
+                    )
                 raise ValueError(
                     f"optimiser must keep a state like {name} {tuple(parameter.shape)} or a scalar, so that slots can "
                     f"come and go, got {key} {tuple(value.shape)} of {type(optimiser).__name__}: {REMEDY}"

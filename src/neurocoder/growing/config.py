@@ -22,6 +22,9 @@ BEFORE_COUNT = {"count": "inputs", "consolidation": 30.0}
 class GrowingConfig(Config):
     """A layer whose programs are allocated by novelty: new inputs get new slots, and slots that are used settle.
 
+    For tasks in sequence set `residual=False`, and the layer's `bias=False`: these are shared by all inputs and do not
+    settle.
+
     Example:
         >>> config = nc.GrowingConfig(slots=64, rank=2)
         >>> config.max_slots

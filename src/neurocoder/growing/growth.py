@@ -59,6 +59,7 @@ class Growth:
         self._active: list[GrowingLayer] = []
         self._is_checked = False
         self._warned: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         self._makes_room = False
         self._steps = 0
         self._watches = {layer.memory: FreezeWatch() for layer in layers.values()}
@@ -120,6 +121,8 @@ class Growth:
                 taken = (skipped == 0).view(()).to(memory.visits.device)
                 visits = visits * taken
             by_step = memory.config.count == "steps"
+            if by_step and not layer.training:
+                self._warn_of_evaluation(memory)
             memory.visits.add_(visits.clamp(max=1.0) if by_step else visits)
             self._consolidate(memory, visits >= USED if by_step else True)
             self._warn_if_premature(memory, visits)
@@ -144,6 +147,18 @@ class Growth:
         scale = ((is_written & is_used) / (1 + memory.visits / c)).view(-1, 1, 1)
         for bank in memory.parameters():
             torch.lerp(self._before[bank], bank, scale.to(bank.dtype), out=bank)
+
+    def _warn_of_evaluation(self, memory: GrowingMemory) -> None:
+        """Say once that a backward in eval mode moves no slot."""
+        name = next(name for name, layer in self._layers.items() if layer.memory is memory)
+        if (name, "eval") not in self._told:
+            self._told.add((name, "eval"))
+            warnings.warn(
+                f"growing layer {name!r} is in eval mode, where no visits are noted: this step moves none of its "
+                "slots. Call train() on it, or set count='inputs'",
+                UserWarning,
+                stacklevel=5,
+            )
 
     def _warn_if_premature(self, memory: GrowingMemory, use: Tensor) -> None:
         """Say once that slots are frozen while they would still learn."""
@@ -246,6 +261,8 @@ def grow(model: nn.Module, optimiser: Optimizer) -> Growth:
     """
     layers = growing_layers(model)
     optimiser = unwrapped(optimiser)
+    if len({layer.memory for layer in layers.values()}) < len(layers):
+        raise ValueError("growing layers must not share a memory, whose steps would count twice: use one layer twice")
     held = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
     chosen = {}
     for name, layer in layers.items():
@@ -291,7 +308,7 @@ def shrink(
 
     Args:
         model: any module with growing layers.
-        optimiser: the one that trains them, whose state goes along; None if there is none.
+        optimiser: the one that trains them, whose state goes along; None: the one that `nc.grow` was given, if any.
         below: erase slots with fewer visits than this.
         merge: let the nearest slot that stays (by key) take over: visits add up, and its program becomes the mean of
             both, weighted by visits. False: drop them.
@@ -313,12 +330,11 @@ def shrink(
     require_choice("merge", merge)
     if slots is not None:
         require_whole("slots", slots)
-    if optimiser is not None:
-        optimiser = unwrapped(optimiser)
+    given = None if optimiser is None else unwrapped(optimiser)
     stays = {}
     for name, layer in layers.items():
         memory = layer.memory
-        require_resizable(memory, optimiser)
+        require_resizable(memory, given or memory.guard.allowed)
         written = int(memory.written)
         stays[name] = memory.visits[:written] >= below
         left = int(stays[name].sum())
@@ -326,7 +342,7 @@ def shrink(
             raise ValueError(f"slots must be at least the {left} that stay in layer {name!r}, got {slots}")
     lost = {}
     for name, layer in layers.items():
-        lost[name] = erase(layer, stays[name], merge, slots, optimiser)
+        lost[name] = erase(layer, stays[name], merge, slots, given or layer.memory.guard.allowed)
     if slots is not None:
         stale_wrappers(model)
     return lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ..layer.active import ActiveProgram
 from ..layer.base import CodedLayer
+from ..layer.config import Config
 from ..ops.torch_private import is_exporting, is_transformed
 from .capacity import set_capacity
 from .config import GrowingConfig
@@ -159,6 +161,21 @@ class GrowingLayer(CodedLayer):
         shape = (*leading, self.config.top_k)
         slots, share, similarity, when = (part.reshape(shape) for part in (*reading[:3], born))
         return GrowingPrograms(slots, share, similarity, when, memory.written.clone())
+
+    @property
+    def resizable(self) -> tuple[str, ...]:
+        return tuple(f"memory.{name}" for name in ("U", "V", "keys", "visits", "born"))
+
+    def takes(self, config: Config) -> bool:
+        """Also one of another capacity, which the memory then has too."""
+        if not isinstance(config, GrowingConfig):
+            return False
+        c = config
+        return dataclasses.replace(self.config, slots=c.slots, top_k=c.top_k, max_slots=c.max_slots) == config
+
+    def resume(self, config: Config) -> None:
+        super().resume(config)
+        self.memory.config = self.config
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: not what `nc.mask` sets temporarily."""

@@ -391,6 +391,14 @@ class CodedLayer(nn.Module):
         """Names of saved tensors whose size depends on what was learned; loading takes the size that was saved."""
         return ()
 
+    def takes(self, config: Config) -> bool:
+        """Whether a checkpoint of a layer with this configuration can be loaded into this one."""
+        return self.config == config
+
+    def resume(self, config: Config) -> None:
+        """Have the configuration of a checkpoint that this layer took."""
+        self.config = config
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in self._buffers.keys() & self.resizable:
             if (saved := state_dict.get(prefix + name)) is not None:
