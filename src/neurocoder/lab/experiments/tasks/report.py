@@ -98,7 +98,7 @@ def rows(runs: Runs, tasks: int, examples: int) -> Iterator[dict[str, Cell]]:
 
 
 def draw(family: str, runs: Runs, axis: str) -> Figure:
-    """Errors over one number, where the other is the usual one."""
+    """Errors over one number, where the other is the usual one, of contenders with several such numbers."""
     drawn, panels = panel_figure(3, 3, 3.2, sharey=True)
     place = 1 if axis == "tasks" else 2
     other = {key[3 - place] for key in runs if key[0] not in ALONE}
@@ -116,7 +116,7 @@ def draw(family: str, runs: Runs, axis: str) -> Figure:
             look = {"color": COLOURS[contender], "label": name, "capsize": 2, "markersize": 4}
             if contender in ALONE and place == 1 and values:
                 panel.axhline(sum(values[1]) / len(values[1]), color=COLOURS[contender], linestyle=":", label=name)
-            elif values:
+            elif len(values) > 1:
                 means(
                     panel,
                     [*map(float, values)],
@@ -127,6 +127,9 @@ def draw(family: str, runs: Runs, axis: str) -> Figure:
                     **look,
                 )
         panel.set(xscale="log", yscale="log", title=title, xlabel=axis)
+        ticks = sorted({key[place] for key in runs if key[0] not in ALONE and key[3 - place] == usual})
+        panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        panel.minorticks_off()
     panels[0].set_ylabel(FAMILIES[family].measure or "error, %")
-    legend(drawn, panels, ncols=5)
+    legend(drawn, panels, ncols=4)
     return drawn
