@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from .checkpoint import CheckpointError
+from .distributed import unwrapped
 from .inspect.data import Call, calls
 from .layer.checks import require_floating, require_module, require_number, require_scalar, require_whole
 from .layer.control import control as steer_by
 from .layer.control import steered_layers
 from .ops.backend import is_traced
-from .ops.compiled import uncompiled
 from .ops.torch_private import is_transformed
 
 EVERY = 5
@@ -174,8 +174,8 @@ def fit_control(
     they no longer gain.
 
     Args:
-        model: has layers that were built with `control_dim`; of a `Steered` model, wrapped or compiled or not, the
-            model inside is fitted.
+        model: has layers that were built with `control_dim`; of a `Steered` model, in a wrapper or not, the model
+            inside is fitted.
         data: (inputs, target), or several inputs before the target; a dictionary; or a loader of these, a batch a step.
         loss: of the model's output and the target (of a dictionary: the dictionary), to a tensor ().
         lr: of Adam at the start.
@@ -195,8 +195,7 @@ def fit_control(
         torch.Size([3])
     """
     require_module("model", model)
-    inner = uncompiled(model)
-    inner = getattr(inner, "module", inner)
+    inner = unwrapped(model)
     if isinstance(inner, Steered):
         model = inner
         if start is None and isinstance(model.controller, ControlEmbedding):

@@ -292,7 +292,7 @@ def test_fit_control_returns_the_start_where_it_is_best_on_held_out_data():
     assert torch.equal(nc.fit_control(model, misleading, mse_loss, start=z, held_out=(x, y)), z)
 
 
-@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, torch.optim.swa_utils.AveragedModel])
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
 def test_fit_control_of_a_wrapped_steered_model(wrap):
     steered = nc.steer(network(), nc.ControlEmbedding(5, Z))
     data = torch.randn(8, 4), torch.randn(8, 2)

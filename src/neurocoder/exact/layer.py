@@ -359,6 +359,10 @@ class ExactLinear(CodedLinear):
     def stored(self) -> dict[str, int]:
         return {"memory": self.memory.numbers(), "main": self.V.numel()}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: a copy is not watched."""
+        return {**super().__getstate__(), "is_watched": False}
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """As in any module, but buffers whose size depends on what was observed take the size that was saved."""
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -59,7 +59,8 @@ class Growth:
         self._active: list[GrowingLayer] = []
         self._is_checked = False
         self._warned: set[str] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._idle: set[GrowingMemory] = set()
+        """Those that a step in eval mode was warned of."""
         self._makes_room = False
         self._steps = 0
         self._watches = {layer.memory: FreezeWatch() for layer in layers.values()}
@@ -150,9 +151,9 @@ class Growth:
 
     def _warn_of_evaluation(self, memory: GrowingMemory) -> None:
         """Say once that a backward in eval mode moves no slot."""
-        name = next(name for name, layer in self._layers.items() if layer.memory is memory)
-        if (name, "eval") not in self._told:
-            self._told.add((name, "eval"))
+        if memory not in self._idle:
+            self._idle.add(memory)
+            name = next(name for name, layer in self._layers.items() if layer.memory is memory)
             warnings.warn(
                 f"growing layer {name!r} is in eval mode, where no visits are noted: this step moves none of its "
                 "slots. Call train() on it, or set count='inputs'",

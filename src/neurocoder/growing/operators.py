@@ -48,16 +48,8 @@ def run_slots(
 
 
 @torch.library.register_fake(f"{library.ns}::run_slots", lib=library)
-def _(
-    x: Tensor,
-    U: Tensor,
-    V: Tensor,
-    narrow_U: Tensor,
-    narrow_V: Tensor,
-    slots: Tensor,
-    share: Tensor,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, U: Tensor, V: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    *_, share, dtype = rest
     return x.new_empty(len(x), V.shape[2], dtype=dtype), share.new_empty(len(x), U.shape[1])
 
 
@@ -88,23 +80,11 @@ def run_slots_backward(
 
 
 @torch.library.register_fake(f"{library.ns}::run_slots_backward", lib=library)
-def _(
-    grad: Tensor,
-    x: Tensor,
-    U: Tensor,
-    V: Tensor,
-    order: Tensor,
-    starts: Tensor,
-    slots: Tensor,
-    share: Tensor,
-    c: Tensor,
-    dtype: torch.dtype,
-    wants: list[bool],
-) -> list[Tensor]:
-    dtypes = x.dtype, dtype, dtype
+def _(grad: Tensor, x: Tensor, U: Tensor, V: Tensor, *rest: Any) -> list[Tensor]:
+    *_, dtype, wants = rest
     return [
         like.new_empty(like.shape if wanted else 0, dtype=kind)
-        for like, kind, wanted in zip((x, U, V), dtypes, wants, strict=True)
+        for like, kind, wanted in zip((x, U, V), (x.dtype, dtype, dtype), wants, strict=True)
     ]
 
 
